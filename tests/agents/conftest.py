@@ -28,14 +28,9 @@ class Daemon(NamedTuple):
         return f"{self.url}/v1"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--url", required=True)
-    parser.addoption("--key", required=True)
-
-
 @pytest.fixture(scope="session")
-def daemon(pytestconfig: pytest.Config) -> Daemon:
-    return Daemon(pytestconfig.getoption("url"), pytestconfig.getoption("key"))
+def daemon() -> Daemon:
+    return Daemon(os.environ["DAEMON_URL"], os.environ["DAEMON_KEY"])
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ ARGUMENTS = {"city": "Zürich", "days": 3}
 
 
 def between(blanks: int) -> str:
-    """White space that JSON may have between a key and its value."""
-    return " " if blanks == 1 else "\n" + " " * blanks
+    """As many characters between a key and its value. A call's own keys may have four at most."""
+    return " " if blanks == 1 else "\n" + " " * (blanks - 1)
 
 
 def call(name: str, arguments: object, blanks: int = 1) -> str:

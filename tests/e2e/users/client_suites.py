@@ -64,11 +64,11 @@ class ClientSuites:
         python = REPOSITORY / run.environment / "bin" / "python"
         assert python.exists(), f"no {python}: `make {self._target}` sets it up"
         asked = [str(python), "-m", "pytest", "-q", "-c", str(self._folder / "pytest.ini")]
-        where = ["--confcutdir", str(self._folder), "--url", url, "--key", key]
+        where = {"DAEMON_URL": url, "DAEMON_KEY": key}
         # schemathesis brings plugins, whose import takes seconds.
-        variables = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        variables = os.environ | where | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         ended = subprocess.run(
-            [*asked, *where, str(run.script)],
+            [*asked, "--confcutdir", str(self._folder), str(run.script)],
             check=False, cwd=self._folder, env=variables, capture_output=True, text=True,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -4,6 +4,7 @@ A scripted model calls the tool and answers from its result, so that a framework
 daemon's are real, and the answer is known.
 """
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -13,7 +14,8 @@ from tests.agents.scripts import SCRIPTS
 from tests.e2e.daemon import Daemon, running
 from tests.e2e.full_daemon import HEADERS, KEY, guarded_arguments
 from tests.e2e.scripted_model import write_scripted_model
-from tests.e2e.users.client_suites import ClientSuites, Run
+from tests.e2e.users.client_suites import REPOSITORY, ClientSuites, Run
+from tests.patience import PATIENCE
 
 AGENTS = ClientSuites(
     "agents",
@@ -34,7 +36,8 @@ def scripted_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon
 def test_a_script_is_recited(script: str, temperature: float, scripted_daemon: Daemon) -> None:
     for number, turn in enumerate(SCRIPTS[script], 1):
         body = {"prompt": f"<|{script} {number}|>", "temperature": temperature, "max_tokens": 500}
-        answer = httpx.post(f"{scripted_daemon.url}/v1/completions", json=body, headers=HEADERS)
+        asked = {"json": body, "headers": HEADERS, "timeout": PATIENCE}
+        answer = httpx.post(f"{scripted_daemon.url}/v1/completions", **asked)
         assert answer.json()["choices"][0]["text"] == turn
 
 
@@ -45,3 +48,12 @@ def test_agent(run: Run, scripted_daemon: Daemon) -> None:
 
 def test_every_script_is_run() -> None:
     assert not AGENTS.unused()
+
+
+def test_the_documentation_names_the_releases() -> None:
+    """docs/agents.md has a row for every script, with the release of its framework."""
+    table = (REPOSITORY / "docs" / "agents.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d.]+) \| ", table, re.MULTILINE)
+    assert dict(rows) == {
+        run.client: AGENTS.releases[run.environment][run.client] for run in AGENTS.runs
+    }
