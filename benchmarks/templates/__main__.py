@@ -95,10 +95,13 @@ async def _outcome(
     reference: Reference,
 ) -> Outcome:
     parsed = msgspec.convert(messages, list[ChatMessage])
-    asked = await conversation(parsed, _OPTIONS, client.template)
-    expected = reference.prompt(_shaped(loaded, asked))
     as_written = reference.prompt(_with_objects(messages))
     lost_as_written = as_written is not None and not _has_all(as_written, messages)
+    try:
+        asked = await conversation(parsed, _OPTIONS, client.template)
+    except RefusalError as error:  # of any template
+        return Outcome(name, "refused by name", error.message, lost_as_written)
+    expected = reference.prompt(_shaped(loaded, asked))
     try:
         prompt = await client.prompt_of(frame(asked), NO_KEY)
     except RefusalError as error:

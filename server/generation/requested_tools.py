@@ -167,7 +167,7 @@ def _described(function: Function, schema: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {"name": function.name}
     if function.description is not None:
         described["description"] = function.description
-    parameters: dict[str, Any] = {"type": "object", "properties": {}}
     if "properties" not in schema:
-        schema = parameters | schema
+        lacking: dict[str, Any] = {"type": "object", "properties": {}}
+        schema = lacking | schema
     return {"type": "function", "function": {**described, "parameters": schema}}
