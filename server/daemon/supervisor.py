@@ -55,6 +55,8 @@ _ANSWER_S = 1.5
 """For the API processes to answer every client once no engine can finish a request."""
 _CAUSE_S = 0.2
 """Until a worker that somebody has killed is noticed: its core ends too, maybe noticed first."""
+_NODE_CAUSE_S = 2.0
+"""The same for a node, whose loss is known by its connection, after that of its workers."""
 _LAST_WORDS_S = 1.0
 """After a second signal: for the API processes to answer their clients."""
 _TERMINATE_S = 1.0
@@ -96,6 +98,7 @@ class Supervisor:
         self._on_hangup = on_hangup
         self._children = RunningParts(nodes)
         self._nodes = nodes
+        self._cause_seconds = _NODE_CAUSE_S if nodes else _CAUSE_S
         self._kept: list[KeptRunning] = []
         self._lost: dict[str, list[Supervised]] = {}
         self._unlogged: list[str] = []
@@ -205,12 +208,14 @@ class Supervisor:
             return
         lost = part.model or part.title
         later = asyncio.get_running_loop().call_later
+        # Whoever was killed is the cause. Others may have ended by another one's end.
+        wait = _CAUSE_S if child.exit.result() < 0 else self._cause_seconds
         if lost not in self._lost:
             self._unlogged.append(lost)
-            later(_CAUSE_S, self._log_losses)
         self._lost.setdefault(lost, []).append(child)
+        later(wait, self._log_losses)
         if part.role in ("engine", "node"):
-            later(_CAUSE_S, self._kill_model, part.model)
+            later(wait, self._kill_model, part.model)
 
     def _log_losses(self) -> None:
         """Name the causes. What runs elsewhere is then finished."""
