@@ -219,14 +219,14 @@ class CohereForm(AnswerForm):
         self._has_called = piece.has_called
         if not (piece.text or piece.events or piece.tokens):
             return []
-        told = [
+        events = [
             event
             for read in piece.events or [TextDelta(piece.text)]
             for event in self._events(read, piece)
         ]
         if self._logprobs:
-            told[-1] = replace(told[-1], logprobs=self._item(piece.text, piece.tokens))
-        return told
+            events[-1] = replace(events[-1], logprobs=self._item(piece.text, piece.tokens))
+        return events
 
     def _events(self, read: Event, piece: TextPiece) -> Iterator[CohereChatEvent]:
         match read:
