@@ -116,19 +116,20 @@ class TurnCompiler:
         return self._compiler.start_of(lark)
 
     def _sections(self, grammars: SectionGrammar, form: TurnFormat) -> Sequence[Section]:
-        """The sections by their openings. A special token that nothing else begins with is one."""
+        """The sections by their openings. A marker that nothing else begins with is one, if it is
+        a special token, or forbidden."""
         if not self._rules.tools:
             return ()
+        forbidden = self._rules.calls == "none"
         others = " ".join([*form.text_markers, form.reasoning.open if form.reasoning else ""])
         by_opening: dict[str, list[CallFormat]] = {}
         for each in form.calls:
-            special = each.marker in self._compiler.special and each.marker not in others
-            by_opening.setdefault(each.marker if special else each.opening, []).append(each)
+            alone = each.marker and each.marker not in others
+            alone = alone and (forbidden or each.marker in self._compiler.special)
+            by_opening.setdefault(each.marker if alone else each.opening, []).append(each)
         sections: list[Section] = []
         for opening, formats in by_opening.items():
-            grammar = None
-            if self._rules.calls != "none":
-                grammar = self._compiler.start_of(grammars.of(formats))
+            grammar = None if forbidden else self._compiler.start_of(grammars.of(formats))
             at_start = not formats[0].marker
             sections.append(Section(self._pattern(opening, at_start=at_start), at_start, grammar))
         return sections

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -152,6 +153,22 @@ def test_no_opening_is_written_where_calls_are_forbidden(folder: Path) -> None:
             text_of(folder, msgspec.structs.replace(rules, tools=()), n, 200) for n in range(20)
         ]
         assert form is FORMS[1] or any(form.calls[0].opening in text for text in free)
+
+
+@pytest.mark.parametrize(
+    ("calls", "fits"), [("none", [True, True, False]), ("auto", [True, True, True])]
+)
+def test_a_forbidden_opening_ends_before_its_markers_last_token(
+    folder: Path, calls: Literal["none", "auto"], fits: list[bool]
+) -> None:
+    """The opening is longer: no piece of it that looks like a call stays as text."""
+    form = TurnFormat(calls=(CallFormat(call=("<y>{", NAME, ":", ARGUMENTS, "}")),))
+    turn = compiled(folder, TurnRules(form=form, tools=TOOLS, calls=calls))
+    matcher = TurnMatcher(turn, SamplingParams(eos_token_ids=STOPS), VOCAB)
+    vocabulary = turn.vocabulary
+    assert [*map(matcher.accept, vocabulary.tokenize_str("<y>"))] == fits
+    refused = set(vocabulary.tokenize_str(">")) if calls == "none" else set[int]()
+    assert matcher.excluded == refused
 
 
 def test_an_opening_is_followed_by_a_call(folder: Path) -> None:
