@@ -14,7 +14,7 @@ from engine_core.structured.schema_tree import GrammarError
 from engine_core.structured.turn_grammar import CallableTool, SectionGrammar
 from engine_core.structured.turn_matcher import CompiledTurn, Section, TokenBytes
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
-from engine_core.turn_format import CallFormat, TurnFormat
+from engine_core.turn_format import CallFormat
 from workers.contract.config import ExecutionConfig
 
 Rules = Grammar | TurnRules
@@ -64,24 +64,25 @@ class TurnCompiler:
             rules.form, tools, self._compiler.special, parallel=rules.parallel
         )
         form = self._form(grammars, tools)
-        sections = [] if form else list(self._sections(grammars, rules.form))
+        sections = list(self._sections(grammars, form))
         self._check_held(grammars)
-        markers = rules.form.reasoning and (
-            self._pattern(rules.form.reasoning.open),
-            self._pattern(rules.form.reasoning.close),
-        )
-        closing = None
-        if rules.form.reasoning and rules.reasoning_budget is not None:
+        markers = closing = None
+        reasoned: list[int] = []
+        if (reasoning := rules.form.reasoning) is not None:
+            markers = self._pattern(reasoning.open), self._pattern(reasoning.close)
             literals = LarkRules(self._compiler.special)
-            close = literals.literal(rules.form.reasoning.close.strip())
-            closing = self._compiler.start_of(literals.grammar(close))
+            closing = literals.grammar(literals.literal(reasoning.close.strip()))
+            for marker in (reasoning.open, reasoning.close):
+                tokens = self._compiler.vocabulary.tokenize_str(marker.strip(), parse_special=True)
+                reasoned += tokens
         return CompiledTurn(
             vocabulary=self._compiler.vocabulary,
             tokens=TokenBytes(self._compiler.vocabulary, bytes(self._last_bytes)),
             sections=sections,
             form=form,
             reasoning=markers,
-            closing=closing,
+            reasoned=reasoned,
+            closing=closing and self._compiler.start_of(closing),
             budget=rules.reasoning_budget,
             in_reasoning=rules.in_reasoning,
             goes_on=rules.parallel and all(each.close for each in rules.form.calls),
@@ -112,14 +113,17 @@ class TurnCompiler:
                 raise GrammarError(str(error), rules.text.param) from None
             self._ignored += ignored
         sections = rules.form.calls if tools else ()
-        lark = grammars.of_turn(sections, text, behind_reasoning=rules.in_reasoning)
-        return self._compiler.start_of(lark)
+        return self._compiler.start_of(grammars.of_turn(sections, text))
 
-    def _sections(self, grammars: SectionGrammar, form: TurnFormat) -> Sequence[Section]:
-        """The sections by their openings. A marker that nothing else begins with is one, if it is
-        a special token, or forbidden."""
+    def _sections(
+        self, grammars: SectionGrammar, whole: CompiledGrammar | None
+    ) -> Sequence[Section]:
+        """The sections by their openings, with the grammar of the `whole` turn if there is one. A
+        marker that nothing else begins with is an opening, if it is a special token, or forbidden.
+        """
         if not self._rules.tools:
             return ()
+        form = self._rules.form
         forbidden = self._rules.calls == "none"
         others = " ".join([*form.text_markers, form.reasoning.open if form.reasoning else ""])
         by_opening: dict[str, list[CallFormat]] = {}
@@ -129,7 +133,7 @@ class TurnCompiler:
             by_opening.setdefault(each.marker if alone else each.opening, []).append(each)
         sections: list[Section] = []
         for opening, formats in by_opening.items():
-            grammar = None if forbidden else self._compiler.start_of(grammars.of(formats))
+            grammar = None if forbidden else whole or self._compiler.start_of(grammars.of(formats))
             at_start = not formats[0].marker
             sections.append(Section(self._pattern(opening, at_start=at_start), at_start, grammar))
         return sections
