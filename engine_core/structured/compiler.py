@@ -70,11 +70,13 @@ class TurnCompiler:
         reasoned: list[int] = []
         if (reasoning := rules.form.reasoning) is not None:
             markers = self._pattern(reasoning.open), self._pattern(reasoning.close)
-            literals = LarkRules(self._compiler.special)
-            closing = literals.grammar(literals.literal(reasoning.close.strip()))
             for marker in (reasoning.open, reasoning.close):
                 tokens = self._compiler.vocabulary.tokenize_str(marker.strip(), parse_special=True)
                 reasoned += tokens
+            if rules.reasoning_budget is not None:
+                literals = LarkRules(self._compiler.special)
+                close = literals.literal(reasoning.close.strip())
+                closing = self._compiler.start_of(literals.grammar(close))
         return CompiledTurn(
             vocabulary=self._compiler.vocabulary,
             tokens=TokenBytes(self._compiler.vocabulary, bytes(self._last_bytes)),
@@ -82,7 +84,7 @@ class TurnCompiler:
             form=form,
             reasoning=markers,
             reasoned=reasoned,
-            closing=closing and self._compiler.start_of(closing),
+            closing=closing,
             budget=rules.reasoning_budget,
             in_reasoning=rules.in_reasoning,
             goes_on=rules.parallel and all(each.close for each in rules.form.calls),
