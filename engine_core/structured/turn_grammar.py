@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
 from engine_core.structured.schema_tree import GrammarError, as_schema
-from engine_core.structured.schema_types import types_of
+from engine_core.structured.schema_types import resolved, types_of
 from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
@@ -131,7 +131,7 @@ class _MemberRules:
         return self._in_order(
             [
                 (
-                    self._rules.rule(self._member(quoted(key), self._resolved(schema))),
+                    self._rules.rule(self._member(quoted(key), resolved(schema, self._root))),
                     key in required,
                 )
                 for key, schema in known.items()
@@ -149,7 +149,7 @@ class _MemberRules:
         return first
 
     def _member(self, key: str, schema: Mapping[str, Any]) -> str:
-        before, types = self._rules.literal(self._form.before), _types(schema)
+        before, types = self._rules.literal(self._form.before), self._types(schema)
         ways: list[str] = []
         for value in self._form.values:
             own = [each for each in types if each in value.types]
@@ -181,7 +181,7 @@ class _MemberRules:
         return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
 
     def _json(self, schema: Mapping[str, Any], types: Sequence[str]) -> str:
-        own = dict(schema) if set(_types(schema)) <= set(types) else {"type": list(types)}
+        own = dict(schema) if set(self._types(schema)) <= set(types) else {"type": list(types)}
         shared = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
         return self._rules.json({**shared, **own})
 
@@ -207,14 +207,14 @@ class _MemberRules:
         if depth >= _MAX_DEPTH:
             return '"[]"' if name == "array" else '"{}"'
         if name == "array":
-            items = self._resolved(schema.get("items"))
-            one = self._literal(items, _types(items), quote, depth + 1)
+            items = resolved(schema.get("items"), self._root)
+            one = self._literal(items, self._types(items), quote, depth + 1)
             return f'"[" ({one} ("," space {one})*)? "]"'
         return f'"{{" {self._object(schema, quote, depth)} "}}"'
 
     def _object(self, schema: Mapping[str, Any], quote: str, depth: int) -> str:
         def member(key: str, value: Mapping[str, Any]) -> str:
-            text = self._literal(value, _types(value), quote, depth + 1)
+            text = self._literal(value, self._types(value), quote, depth + 1)
             return self._rules.rule(f'{key} ":" space {text}')
 
         properties = as_schema(schema.get("properties"))
@@ -225,34 +225,21 @@ class _MemberRules:
             return f'({one} ("," space {one})*)?'
         items = [
             (
-                member(quoted(key if quote else json.dumps(key)), self._resolved(each)),
+                member(quoted(key if quote else json.dumps(key)), resolved(each, self._root)),
                 key in required,
             )
             for key, each in properties.items()
         ]
         return self._in_order(items, '"," space')
 
-    def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        found = as_schema(schema)
-        for _ in range(_MAX_DEPTH):
-            reference = found.get("$ref")
-            if not isinstance(reference, str) or not reference.startswith("#/"):
-                break
-            target: Any = self._root
-            for step in reference[2:].split("/"):
-                target = as_schema(target).get(step)
-            found = as_schema(target)
-        return found
+    def _types(self, schema: Mapping[str, Any]) -> list[str]:
+        """A schema's types in their order. Numbers include integers."""
+        found = types_of(schema, self._root)
+        hidden = {"integer"} if "number" in found and not _enum(schema) else set[str]()
+        return [each for each in JSON_TYPES if each in found - hidden]
 
     def _note_unheld(self, schema: Mapping[str, Any]) -> None:
         self.unheld |= schema.keys() - _FOLLOWED
-
-
-def _types(schema: Mapping[str, Any]) -> list[str]:
-    """A schema's types in their order. Numbers include integers."""
-    found = types_of(schema)
-    hidden = {"integer"} if "number" in found and not _enum(schema) else set[str]()
-    return [each for each in JSON_TYPES if each in found - hidden]
 
 
 def _enum(schema: Mapping[str, Any]) -> list[Any]:

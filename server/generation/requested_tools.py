@@ -14,6 +14,7 @@ from server.schemas.chat import (
     ChatRequest,
     Function,
     FunctionChoice,
+    Tool,
     ToolChoice,
 )
 from server.schemas.common import invalid
@@ -58,11 +59,19 @@ def requested_tools(body: ChatRequest) -> RequestedTools | None:
     if body.functions:
         functions = {f"functions[{n}]": each for n, each in enumerate(body.functions)}
         return _requested(functions, body.function_call, "functions", parallel=False)
-    if body.tools:
-        functions = {f"tools[{n}].function": each.function for n, each in enumerate(body.tools)}
-        parallel = body.parallel_tool_calls is not False
-        return _requested(functions, body.tool_choice, "tools", parallel=parallel)
-    return None
+    parallel = body.parallel_tool_calls is not False
+    return tools_of(body.tools, body.tool_choice, parallel=parallel)
+
+
+def tools_of(
+    tools: Sequence[Tool] | None,
+    chosen: _Choice = None,
+    *,
+    parallel: bool = True,
+) -> RequestedTools | None:
+    """Some `tools` of which some are `chosen`. Raises RefusalError, naming the field."""
+    functions = {f"tools[{n}].function": each.function for n, each in enumerate(tools or ())}
+    return _requested(functions, chosen, "tools", parallel=parallel) if functions else None
 
 
 def _requested(
