@@ -20,11 +20,14 @@ from engine_core.turn_format import (
 )
 
 _MAX_DEPTH = 6
-_FOLLOWED = frozenset(
-    "type enum const properties required items anyOf oneOf $ref $defs definitions nullable "
-    "additionalProperties title description default examples deprecated $comment".split()
+_TYPES = frozenset(
+    "type nullable anyOf oneOf title description default examples deprecated $comment".split()
 )
-"""Keywords that raw text and a dialect's literals follow, or that restrict nothing."""
+_FOLLOWED = _TYPES.union(
+    "enum const properties required items additionalProperties $ref $defs definitions".split()
+)
+"""Keywords that raw text and a dialect's literals follow, or that restrict nothing. Of choices
+they follow the types alone."""
 
 
 class CallableTool(NamedTuple):
@@ -240,6 +243,10 @@ class _MemberRules:
 
     def _note_unheld(self, schema: Mapping[str, Any]) -> None:
         self.unheld |= schema.keys() - _FOLLOWED
+        for word in ("anyOf", "oneOf"):
+            choices = [resolved(choice, self._root) for choice in schema.get(word, ())]
+            if any(choice.keys() - _TYPES for choice in choices):
+                self.unheld.add(word)
 
 
 def _enum(schema: Mapping[str, Any]) -> list[Any]:

@@ -219,15 +219,31 @@ def test_a_required_call_may_end_reasoning(folder: Path, form: TurnFormat, opens
         assert all(CALL.match(call) for call in calls), text
 
 
-def test_what_text_cannot_follow_is_refused_for_strict_tools_alone(folder: Path) -> None:
-    members = Members(before="<y", values=(Value(types=("string",), open=">", close="<"),))
+@pytest.mark.parametrize(
+    ("value", "keyword"),
+    [
+        ({"type": "string", "pattern": "^a"}, "pattern"),
+        ({"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}, "anyOf"),
+        ({"anyOf": [{"$ref": "#/$defs/any"}, {"type": "null", "title": "None"}]}, None),
+        ({"enum": ["a", "b"], "description": "One."}, None),
+    ],
+)
+def test_what_text_cannot_follow_is_refused_for_strict_tools_alone(
+    folder: Path, value: dict[str, object], keyword: str | None
+) -> None:
+    types = ("string", "null")
+    members = Members(before="<y", values=(Value(types=types, open=">", close="<"),))
     form = TurnFormat(calls=(CallFormat(call=("<c>", NAME, ARGUMENTS, "."), members=members),))
-    schema = {"properties": {"x": {"type": "string", "pattern": "^a"}}}
+    defs = {"word": {"type": "string", "enum": ["a"]}, "any": {"type": "string"}}
+    schema = {"properties": {"x": value}, "$defs": defs}
     tool = ToolRules(name="a", parameters=json.dumps(schema), strict=False, param="tools[0]")
-    assert compiled(folder, TurnRules(form=form, tools=(tool,))).ignored == ("tools[0].pattern",)
-    strict = msgspec.structs.replace(tool, strict=True)
-    with pytest.raises(
-        GrammarError, match="pattern: this model's calls write it as text"
-    ) as caught:
-        compiled(folder, TurnRules(form=form, tools=(strict,)))
+    loose = compiled(folder, TurnRules(form=form, tools=(tool,)))
+    assert loose.ignored == ((f"tools[0].{keyword}",) if keyword else ())
+    strict = TurnRules(form=form, tools=(msgspec.structs.replace(tool, strict=True),))
+    if keyword is None:
+        assert compiled(folder, strict).ignored == ()
+        return
+    expected = f"{keyword}: this model's calls write it as text"
+    with pytest.raises(GrammarError, match=expected) as caught:
+        compiled(folder, strict)
     assert caught.value.param == "tools[0]"
