@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
@@ -124,23 +124,26 @@ class _MemberRules:
 
     def members(self) -> str:
         between = self._rules.literal(self._form.between)
-        properties = as_schema(self._root.get("properties"))
-        required = cast("list[str]", self._root.get("required") or [])
-        unknown: dict[str, Any] = dict.fromkeys(required, True)
-        known = {**properties, **{key: unknown[key] for key in required if key not in properties}}
-        if not known:
-            one = self._rules.rule(self._member("KEY", {}))
-            return self._rules.rule(f'{one} ({between} {one})* | ""')
-        return self._in_order(
-            [
-                (
-                    self._rules.rule(self._member(quoted(key), resolved(schema, self._root))),
-                    key in required,
-                )
-                for key, schema in known.items()
-            ],
-            between,
-        )
+        if members := self._properties(self._root, quoted, self._member):
+            return self._in_order(members, between)
+        one = self._rules.rule(self._member("KEY", {}))
+        return self._rules.rule(f'{one} ({between} {one})* | ""')
+
+    def _properties(
+        self,
+        schema: Mapping[str, Any],
+        spelt: Callable[[str], str],
+        member: Callable[[str, Mapping[str, Any]], str],
+    ) -> list[tuple[str, bool]]:
+        """A rule for each property, with its key as it is `spelt`, and whether it is required."""
+        known = dict(as_schema(schema.get("properties")))
+        required = cast("list[str]", schema.get("required") or [])
+        for key in required:
+            known.setdefault(key, True)
+        return [
+            (self._rules.rule(member(spelt(key), resolved(each, self._root))), key in required)
+            for key, each in known.items()
+        ]
 
     def _in_order(self, items: Sequence[tuple[str, bool]], between: str) -> str:
         """Items, of which some may be left out, with `between` among those that are there."""
@@ -218,22 +221,16 @@ class _MemberRules:
     def _object(self, schema: Mapping[str, Any], quote: str, depth: int) -> str:
         def member(key: str, value: Mapping[str, Any]) -> str:
             text = self._literal(value, self._types(value), quote, depth + 1)
-            return self._rules.rule(f'{key} ":" space {text}')
+            return f'{key} ":" space {text}'
 
-        properties = as_schema(schema.get("properties"))
-        required = cast("list[str]", schema.get("required") or [])
-        if not properties:
-            plain = {"type": ["string", "number", "boolean", "null"]}
-            one = member("KEY" if quote else "QUOTED", plain)
-            return f'({one} ("," space {one})*)?'
-        items = [
-            (
-                member(quoted(key if quote else json.dumps(key)), resolved(each, self._root)),
-                key in required,
-            )
-            for key, each in properties.items()
-        ]
-        return self._in_order(items, '"," space')
+        def spelt(key: str) -> str:
+            return quoted(key if quote else json.dumps(key))
+
+        if members := self._properties(schema, spelt, member):
+            return self._in_order(members, '"," space')
+        plain = {"type": ["string", "number", "boolean", "null"]}
+        one = self._rules.rule(member("KEY" if quote else "QUOTED", plain))
+        return f'({one} ("," space {one})*)?'
 
     def _types(self, schema: Mapping[str, Any]) -> list[str]:
         """A schema's types in their order. Numbers include integers."""

@@ -67,9 +67,7 @@ FORMS: dict[str, TurnFormat] = {
     ),
     "id behind": TurnFormat(
         calls=(
-            CallFormat(
-                call=("<call>", NAME, " ", ARGUMENTS, "<id>", ID, "</call>", INDEX, "<end>")
-            ),
+            CallFormat(call=("<call>", NAME, " ", ARGUMENTS, "<id>", ID, "</id>", INDEX, "<end>")),
         )
     ),
     "tags with an id": TurnFormat(
