@@ -9,15 +9,7 @@ from typing import Any, NamedTuple, cast
 from engine_core.structured.lark_rules import LarkRules, quoted
 from engine_core.structured.schema_tree import GrammarError, as_schema
 from engine_core.structured.schema_types import resolved, types_of
-from engine_core.turn_format import (
-    JSON_TYPES,
-    CallFormat,
-    IdForm,
-    Members,
-    Slot,
-    TurnFormat,
-    Value,
-)
+from engine_core.turn_format import JSON_TYPES, CallFormat, IdForm, Members, Slot, TurnFormat, Value
 
 _MAX_DEPTH = 6
 _TYPES = frozenset(

@@ -64,10 +64,7 @@ def requested_tools(body: ChatRequest) -> RequestedTools | None:
 
 
 def tools_of(
-    tools: Sequence[Tool] | None,
-    chosen: _Choice = None,
-    *,
-    parallel: bool = True,
+    tools: Sequence[Tool] | None, chosen: _Choice = None, *, parallel: bool = True
 ) -> RequestedTools | None:
     """Some `tools` of which some are `chosen`. Raises RefusalError, naming the field."""
     functions = {f"tools[{n}].function": each.function for n, each in enumerate(tools or ())}

@@ -51,10 +51,8 @@ class CallReader:
             return
         while self._form.many:
             self._source.mark()
-            if not (yield from self._source.takes(self._form.between + "\n")):
-                self._source.back()
-                break
-            if not (yield from self._call(opened=False)):
+            another = yield from self._source.takes(self._form.between + "\n")
+            if not (another and (yield from self._call(opened=False))):
                 self._source.back()
                 break
         yield from self._source.takes("\n" + self._form.close)
