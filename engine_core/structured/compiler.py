@@ -145,7 +145,7 @@ class TurnCompiler:
         pattern = literals.pattern(literal)
         self._window = max(self._window, 2 * len(literal.encode()))
         self._last_bytes.add(literals.last_byte(literal))
-        return re.compile(rb"\s*" + pattern if at_start else pattern)
+        return re.compile(rb"\A\s*" + pattern if at_start else pattern)
 
     def _check_held(self, grammars: SectionGrammar) -> None:
         """Raises GrammarError for a strict tool whose form of arguments cannot follow a keyword."""

@@ -86,7 +86,7 @@ class TurnMatcher:
         self.grammar: Matcher | None = None
         self.excluded: set[int] = set()
         self.complete = False
-        self._within: Literal["section", "closing", "form"] = "section"
+        self._compiled: CompiledGrammar | None = None  # that `grammar` follows
         self._in_reasoning = self._has_reasoned = turn.in_reasoning
         self._reasoned = self._written = self._refusals = 0
         self._text: list[tuple[int, bytes]] = []  # the last tokens of free text
@@ -132,7 +132,7 @@ class TurnMatcher:
         """Whether a form begins with the marker of reasoning, which this token completes."""
         turn = self._turn
         is_late = self._has_reasoned or len(self._text) >= turn.window
-        if self._within != "form" or turn.reasoning is None or is_late:
+        if self._compiled is not turn.form or turn.reasoning is None or is_late:
             return False
         data, may_complete = turn.tokens[token]
         self._text.append((token, data))
@@ -164,7 +164,7 @@ class TurnMatcher:
         """Have the marker behind reasoning come next if its budget is used."""
         budget = self._turn.budget
         if budget is not None and self._reasoned >= budget:
-            self._constrain("closing", self._turn.closing)
+            self._constrain(self._turn.closing)
 
     def _completed(self, text: list[tuple[int, bytes]]) -> bool | None:
         """Go on behind an opening or a marker that the last token completes, or refuse it. None if
@@ -172,8 +172,8 @@ class TurnMatcher:
         turn, seen = self._turn, b"".join(data for _, data in text)
         is_start = self._at_start and not self._in_reasoning
         for section in turn.sections:
-            matches = section.opening.match if section.at_start else section.opening.search
-            if (is_start or not section.at_start) and (found := matches(seen)):
+            found = section.opening.search(seen)
+            if found and (is_start or not section.at_start):
                 if section.grammar is None:
                     return self._exclude(text[-1][0])
                 return self._enter(section.grammar, text, found.start())
@@ -188,15 +188,14 @@ class TurnMatcher:
         """Go on within a grammar that begins `start` bytes behind the beginning of `text`. If the
         last token does not fit, it is refused there, or excluded where it began the opening."""
         tokens = self._tokens(text, start)
-        within = "form" if grammar is self._turn.form else "section"
         if (matcher := self._matcher(grammar, tokens)) is not None:
-            self._constrain(within, grammar, matcher)
+            self._constrain(grammar, matcher)
             if matcher.complete:
                 self._leave()
             return True
         before = sum(len(data) for _, data in text[:-1])
         if start < before and (matcher := self._matcher(grammar, self._tokens(text[:-1], start))):
-            self._constrain(within, grammar, matcher)
+            self._constrain(grammar, matcher)
             return False
         return self._exclude(text[-1][0])
 
@@ -219,29 +218,24 @@ class TurnMatcher:
             matcher.state.try_consume_tokens(list(self._turn.reasoned))
         return matcher if all(map(matcher.accept, tokens)) else None
 
-    def _constrain(
-        self,
-        within: Literal["section", "closing", "form"],
-        grammar: CompiledGrammar | None,
-        matcher: Matcher | None = None,
-    ) -> None:
+    def _constrain(self, grammar: CompiledGrammar | None, matcher: Matcher | None = None) -> None:
         assert grammar is not None
-        self._within = within
+        self._compiled = grammar
         self.grammar = matcher or self._matcher(grammar, ())
         self._text, self._in_reasoning, self._at_start = [], False, False
 
     def _leave(self) -> None:
         """Go on behind what had a grammar."""
         self.grammar = None
-        if self._within == "closing":
+        if self._compiled is self._turn.closing:
             self._begin_text()
         else:
-            self.complete = self._within == "form" or not self._turn.goes_on
+            self.complete = self._compiled is self._turn.form or not self._turn.goes_on
 
     def _begin_text(self) -> None:
         self._at_start = True
         if self._turn.form is not None:
-            self._constrain("form", self._turn.form)
+            self._constrain(self._turn.form)
 
     def _exclude(self, token: int) -> Literal[False]:
         self.excluded.add(token)
