@@ -41,7 +41,7 @@ def daemon(folder: Path, tmp_path_factory: pytest.TempPathFactory):
         yield daemon
 
 
-def told(body: dict[str, Any]) -> dict[str, Any]:
+def said_in(body: dict[str, Any]) -> dict[str, Any]:
     """What an answer says, but for the ids of calls."""
     (choice,) = body["choices"]
     message = choice["message"]
@@ -56,7 +56,7 @@ def expected(daemon: Daemon) -> dict[str, dict[str, Any]]:
         name: httpx.post(f"{daemon.url}{CHAT}", json=BODY | fields, timeout=PATIENCE).json()
         for name, fields in FIELDS.items()
     }
-    found = {name: told(body) for name, body in answers.items()}
+    found = {name: said_in(body) for name, body in answers.items()}
     written = json.loads(SCRIPTS["call-and-answer"][0].split("\n")[1])
     for name, each in found.items():
         is_older = name == "older"
@@ -95,4 +95,4 @@ def test_calls_in_a_file(
 
 
 def answers(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    return {line["custom_id"]: told(line["response"]["body"]) for line in lines}
+    return {line["custom_id"]: said_in(line["response"]["body"]) for line in lines}
