@@ -59,7 +59,13 @@ _MOST_STEPS = 64
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be followed. Its message, one line, names a schema's keyword."""
+    """A grammar that cannot be followed. Its message, one line, names a schema's keyword.
+
+    `param` is the field at fault, if the grammar has several."""
+
+    def __init__(self, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.param = param
 
 
 def decoded(source: str) -> Schema:
