@@ -8,7 +8,12 @@ from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
 from engine_core.structured.schema_tree import GrammarError, as_schema
-from engine_core.structured.schema_types import types_of
+from engine_core.structured.schema_types import (
+    choices_of,
+    constants_of,
+    type_of_value,
+    types_of,
+)
 from engine_core.turn_format import (
     JSON_TYPES,
     CallFormat,
@@ -21,7 +26,7 @@ from engine_core.turn_format import (
 
 _MAX_DEPTH = 6
 _FOLLOWED = frozenset(
-    "type enum const properties required items anyOf oneOf $ref $defs definitions nullable "
+    "type enum const properties required items $defs definitions nullable "
     "additionalProperties title description default examples deprecated $comment".split()
 )
 """Keywords that raw text and a dialect's literals follow, or that restrict nothing."""
@@ -124,17 +129,16 @@ class _MemberRules:
 
     def members(self) -> str:
         between = self._rules.literal(self._form.between)
-        properties = as_schema(self._root.get("properties"))
-        required = cast("list[str]", self._root.get("required") or [])
-        unknown: dict[str, Any] = dict.fromkeys(required, True)
-        known = {**properties, **{key: unknown[key] for key in required if key not in properties}}
+        known, required = _known(self._root)
         if not known:
-            one = self._rules.rule(self._member("KEY", {}))
+            if (others := _others(self._root)) is None:
+                return '""'
+            one = self._rules.rule(self._member("KEY", others))
             return self._rules.rule(f'{one} ({between} {one})* | ""')
         return self._in_order(
             [
                 (
-                    self._rules.rule(self._member(quoted(key), self._resolved(schema))),
+                    self._rules.rule(self._member(quoted(key), schema)),
                     key in required,
                 )
                 for key, schema in known.items()
@@ -151,8 +155,8 @@ class _MemberRules:
             first = self._rules.rule(begun)
         return first
 
-    def _member(self, key: str, schema: Mapping[str, Any]) -> str:
-        before, types = self._rules.literal(self._form.before), _types(schema)
+    def _member(self, key: str, schema: Any) -> str:
+        before, types = self._rules.literal(self._form.before), self._types(schema)
         ways: list[str] = []
         for value in self._form.values:
             own = [each for each in types if each in value.types]
@@ -167,7 +171,7 @@ class _MemberRules:
             raise GrammarError(f"no value of {' or '.join(types)} can be written")
         return " | ".join(ways)
 
-    def _value(self, value: Value, schema: Mapping[str, Any], types: Sequence[str]) -> str:
+    def _value(self, value: Value, schema: Any, types: Sequence[str]) -> str:
         close = value.close
         if value.dialect is None and close.strip() and "string" in types:
             return self._raw(close, schema)
@@ -176,26 +180,39 @@ class _MemberRules:
         quote = value.quote if value.dialect == "gemma" else ""
         return f"{self._literal(schema, types, quote, 0)} {self._rules.literal(close)}"
 
-    def _raw(self, close: str, schema: Mapping[str, Any]) -> str:
-        self._note_unheld(schema)
-        texts = _enum(schema)
-        if texts and all(isinstance(each, str) for each in texts):
-            return f"({' | '.join(map(quoted, texts))}) {self._rules.literal(close)}"
+    def _raw(self, close: str, schema: Any) -> str:
+        """Any text up to the closer if a string may be any, else constants and JSON."""
+        ways: list[str] = []
+        for choice in choices_of(schema, self._root):
+            if constants := constants_of(choice):
+                texts = (each if isinstance(each, str) else json.dumps(each) for each in constants)
+                ways += map(quoted, texts)
+                continue
+            self._note_unheld(choice)
+            types = self._types(choice)
+            ways.append("" if "string" in types else self._json(choice, types))
+        if all(ways):
+            return f"({' | '.join(ways)}) {self._rules.literal(close)}"
         return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
 
-    def _json(self, schema: Mapping[str, Any], types: Sequence[str]) -> str:
-        own = dict(schema) if set(_types(schema)) <= set(types) else {"type": list(types)}
+    def _json(self, schema: Any, types: Sequence[str]) -> str:
+        own = as_schema(schema)
+        if not set(self._types(schema)) <= set(types):
+            own = {**own, "type": list(types)}
         shared = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
         return self._rules.json({**shared, **own})
 
-    def _literal(
-        self, schema: Mapping[str, Any], types: Sequence[str], quote: str, depth: int
-    ) -> str:
+    def _literal(self, schema: Any, types: Sequence[str], quote: str, depth: int) -> str:
         """A value as Python writes it or, with a `quote` around strings, Gemma."""
-        if texts := _enum(schema):
-            return f"({' | '.join(_constant(each, quote) for each in texts)})"
-        self._note_unheld(schema)
-        ways = [self._of_type(name, schema, quote, depth) for name in types]
+        ways: list[str] = []
+        for choice in choices_of(schema, self._root):
+            if constants := constants_of(choice):
+                fit = (each for each in constants if type_of_value(each) & set(types))
+                ways += [self._constant(each, quote) for each in fit]
+                continue
+            self._note_unheld(choice)
+            own = (name for name in self._types(choice) if name in types)
+            ways += [self._of_type(name, choice, quote, depth) for name in own]
         return self._rules.rule(" | ".join(ways))
 
     def _of_type(self, name: str, schema: Mapping[str, Any], quote: str, depth: int) -> str:
@@ -206,71 +223,63 @@ class _MemberRules:
         if name in ("integer", "number"):
             return name.upper()
         if name == "string":
-            return f"{quoted(quote)} {self._rules.until(quote)}" if quote else "QUOTED"
+            opened = self._rules.literal(quote)
+            return f"{opened} {self._rules.until(quote)}" if quote else "QUOTED"
         if depth >= _MAX_DEPTH:
             return '"[]"' if name == "array" else '"{}"'
         if name == "array":
-            items = self._resolved(schema.get("items"))
-            one = self._literal(items, _types(items), quote, depth + 1)
+            items = schema.get("items")
+            one = self._literal(items, self._types(items), quote, depth + 1)
             return f'"[" ({one} ("," space {one})*)? "]"'
         return f'"{{" {self._object(schema, quote, depth)} "}}"'
 
     def _object(self, schema: Mapping[str, Any], quote: str, depth: int) -> str:
-        def member(key: str, value: Mapping[str, Any]) -> str:
-            text = self._literal(value, _types(value), quote, depth + 1)
+        def member(key: str, value: Any) -> str:
+            text = self._literal(value, self._types(value), quote, depth + 1)
             return self._rules.rule(f'{key} ":" space {text}')
 
-        properties = as_schema(schema.get("properties"))
-        required = cast("list[str]", schema.get("required") or [])
-        if not properties:
+        known, required = _known(schema)
+        if not known:
+            if (others := _others(schema)) is None:
+                return '""'
             plain = {"type": ["string", "number", "boolean", "null"]}
-            one = member("KEY" if quote else "QUOTED", plain)
+            one = member("KEY" if quote else "QUOTED", others or plain)
             return f'({one} ("," space {one})*)?'
         items = [
-            (
-                member(quoted(key if quote else json.dumps(key)), self._resolved(each)),
-                key in required,
-            )
-            for key, each in properties.items()
+            (member(quoted(key if quote else json.dumps(key)), each), key in required)
+            for key, each in known.items()
         ]
         return self._in_order(items, '"," space')
 
-    def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        found = as_schema(schema)
-        for _ in range(_MAX_DEPTH):
-            reference = found.get("$ref")
-            if not isinstance(reference, str) or not reference.startswith("#/"):
-                break
-            target: Any = self._root
-            for step in reference[2:].split("/"):
-                target = as_schema(target).get(step)
-            found = as_schema(target)
-        return found
+    def _constant(self, value: Any, quote: str) -> str:
+        if isinstance(value, str) and quote:
+            around = self._rules.literal(quote)
+            return f"{around} {quoted(value)} {around}"
+        if not quote and (value is None or isinstance(value, bool)):
+            return quoted(str(value))
+        return quoted(json.dumps(value, ensure_ascii=False))
+
+    def _types(self, schema: Any) -> list[str]:
+        """A schema's types in their order. Numbers include integers."""
+        found = types_of(schema, self._root)
+        hidden = {"integer"} if "number" in found else set[str]()
+        return [each for each in JSON_TYPES if each in found - hidden]
 
     def _note_unheld(self, schema: Mapping[str, Any]) -> None:
         self.unheld |= schema.keys() - _FOLLOWED
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
-    """A schema's types in their order. Numbers include integers."""
-    found = types_of(schema)
-    hidden = {"integer"} if "number" in found and not _enum(schema) else set[str]()
-    return [each for each in JSON_TYPES if each in found - hidden]
+def _known(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The properties that an object may have, in their order, and those that it must."""
+    required, others = cast("list[str]", schema.get("required") or []), _others(schema)
+    properties = as_schema(schema.get("properties"))
+    return {**properties, **{key: others for key in required if key not in properties}}, required
 
 
-def _enum(schema: Mapping[str, Any]) -> list[Any]:
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return cast("list[Any]", values) if isinstance(values, list) else []
-
-
-def _constant(value: Any, quote: str) -> str:
-    if isinstance(value, str):
-        return quoted(f"{quote}{value}{quote}" if quote else json.dumps(value, ensure_ascii=False))
-    if not quote and (value is None or isinstance(value, bool)):
-        return quoted(str(value))
-    return quoted(json.dumps(value))
+def _others(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The schema of further properties. None if there are none."""
+    others = schema.get("additionalProperties", {})
+    return None if others is False else as_schema(others)
 
 
 def _id(form: IdForm, tool: str) -> str:

@@ -2,9 +2,10 @@
 
 import json
 import re
+from collections.abc import Set
 from typing import Any
 
-from engine_core.structured.schema_types import type_of_value, types_of
+from engine_core.structured.schema_types import type_of_value
 from server.turns.text_source import TextSource, Waiting
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
@@ -123,9 +124,8 @@ def literal_of(text: str, quote: str = "") -> Any:
     raise NotALiteralError
 
 
-def value_of(text: str, schema: object) -> Any:
-    """The value of a raw text: the schema says whether it is a string."""
-    types = types_of(schema)
+def value_of(text: str, types: Set[str]) -> Any:
+    """The value of a raw text: the types of its schema say whether it is a string."""
     if types == {"string"}:
         return text
     try:
