@@ -143,7 +143,7 @@ def _chosen(values: Mapping[str, list[Any]], schema: JSON) -> JSON:
     unless the member is required."""
     properties, chosen = schema.get("properties", {}), dict[str, Any]()
     for key, possible in values.items():
-        types = types_of(properties.get(key))
+        types = types_of(properties.get(key), schema)
         fit = (each for each in possible if each != "" and type_of_value(each) & types)
         value = next(fit, "" if "" in possible or not possible else possible[0])
         if value != "" or key in schema.get("required", []):

@@ -64,7 +64,7 @@ def _logits(ids: dict[str, int], tags: list[str], ends: list[int]) -> np.ndarray
     """A logit for each token."""
     logits = np.zeros(len(ids), np.float32)
     for texts, logit in (
-        ("[{0123456789tfn-", _OPENER),
+        ("[{0123456789-tfnTFN", _OPENER),
         (",", _COMMA),
         ((*"\"'}])", *tags), _CLOSER),
     ):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _TERMINALS = r"""
@@ -37,6 +37,12 @@ class LarkRules:
     def rule(self, body: str, attributes: str = "") -> str:
         name = f"r{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
+        return name
+
+    def recursive(self, body: Callable[[str], str]) -> str:
+        """A rule whose body is made of its name, which may stand within it."""
+        name = self.rule("")
+        self._rules[int(name[1:])] = f"{name}: {body(name)}"
         return name
 
     def literal(self, text: str) -> str:

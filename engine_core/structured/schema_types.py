@@ -42,7 +42,7 @@ def constants_of(schema: Mapping[str, Any]) -> list[Any]:
     return [value for value in values if type_of_value(value) & types]
 
 
-def types_of(schema: object, root: object = None) -> set[str]:
+def types_of(schema: object, root: object) -> set[str]:
     """The JSON types that a schema allows, all if it does not say. References lead from `root`."""
     found = set[str]()
     for choice in choices_of(schema, root):
@@ -50,6 +50,15 @@ def types_of(schema: object, root: object = None) -> set[str]:
         names = {name for value in constants for name in type_of_value(value)}
         found |= names or _declared(choice)
     return found
+
+
+def types_of_member(root: Mapping[str, Any], key: str) -> set[str]:
+    """The JSON types of an object's member."""
+    ways = [
+        as_schema(choice.get("properties")).get(key, choice.get("additionalProperties"))
+        for choice in choices_of(root, root)
+    ]
+    return types_of({"anyOf": ways}, root)
 
 
 def _declared(schema: Mapping[str, Any]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
@@ -24,7 +24,6 @@ from engine_core.turn_format import (
     Value,
 )
 
-_MAX_DEPTH = 6
 _FOLLOWED = frozenset(
     "type enum const properties required items $defs definitions nullable "
     "additionalProperties title description default examples deprecated $comment".split()
@@ -125,26 +124,26 @@ class _MemberRules:
 
     def __init__(self, rules: LarkRules, members: Members, root: Mapping[str, Any]) -> None:
         self._rules, self._form, self._root = rules, members, root
+        self._literals: dict[str, str] = {}
         self.unheld: set[str] = set()
 
     def members(self) -> str:
+        return self._rules.rule(" | ".join(map(self._members, choices_of(self._root, self._root))))
+
+    def _members(self, schema: Mapping[str, Any]) -> str:
+        self.unheld |= schema.keys() - _FOLLOWED
         between = self._rules.literal(self._form.between)
-        known, required = _known(self._root)
+        known, required = _known(schema)
         if not known:
-            if (others := _others(self._root)) is None:
+            if (others := _others(schema)) is None:
                 return '""'
             one = self._rules.rule(self._member("KEY", others))
             return self._rules.rule(f'{one} ({between} {one})* | ""')
-        return self._in_order(
-            [
-                (
-                    self._rules.rule(self._member(quoted(key), schema)),
-                    key in required,
-                )
-                for key, schema in known.items()
-            ],
-            between,
-        )
+        items = [
+            (self._rules.rule(self._member(quoted(key), each)), key in required)
+            for key, each in known.items()
+        ]
+        return self._in_order(items, between)
 
     def _in_order(self, items: Sequence[tuple[str, bool]], between: str) -> str:
         """Items, of which some may be left out, with `between` among those that are there."""
@@ -178,7 +177,7 @@ class _MemberRules:
         if value.dialect == "json" or (value.dialect is None and close.strip()):
             return f"{self._json(schema, types)} {self._rules.literal(close)}"
         quote = value.quote if value.dialect == "gemma" else ""
-        return f"{self._literal(schema, types, quote, 0)} {self._rules.literal(close)}"
+        return f"{self._literal(schema, quote, types)} {self._rules.literal(close)}"
 
     def _raw(self, close: str, schema: Any) -> str:
         """Any text up to the closer if a string may be any, else constants and JSON."""
@@ -188,7 +187,7 @@ class _MemberRules:
                 texts = (each if isinstance(each, str) else json.dumps(each) for each in constants)
                 ways += map(quoted, texts)
                 continue
-            self._note_unheld(choice)
+            self.unheld |= choice.keys() - _FOLLOWED
             types = self._types(choice)
             ways.append("" if "string" in types else self._json(choice, types))
         if all(ways):
@@ -202,20 +201,28 @@ class _MemberRules:
         shared = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
         return self._rules.json({**shared, **own})
 
-    def _literal(self, schema: Any, types: Sequence[str], quote: str, depth: int) -> str:
-        """A value as Python writes it or, with a `quote` around strings, Gemma."""
-        ways: list[str] = []
+    def _literal(self, schema: Any, quote: str, types: Sequence[str] = ()) -> str:
+        """A value of these types, or any, as Python writes it or, with a `quote` around strings,
+        Gemma. Equal schemas share a rule, which may be within itself."""
+        key = json.dumps([schema, quote, types])
+
+        def body(name: str) -> str:
+            self._literals[key] = name
+            return " | ".join(self._ways(schema, quote, types or self._types(schema)))
+
+        return self._literals.get(key) or self._rules.recursive(body)
+
+    def _ways(self, schema: Any, quote: str, types: Sequence[str]) -> Iterator[str]:
         for choice in choices_of(schema, self._root):
             if constants := constants_of(choice):
                 fit = (each for each in constants if type_of_value(each) & set(types))
-                ways += [self._constant(each, quote) for each in fit]
+                yield from (self._constant(each, quote) for each in fit)
                 continue
-            self._note_unheld(choice)
+            self.unheld |= choice.keys() - _FOLLOWED
             own = (name for name in self._types(choice) if name in types)
-            ways += [self._of_type(name, choice, quote, depth) for name in own]
-        return self._rules.rule(" | ".join(ways))
+            yield from (self._of_type(name, choice, quote) for name in own)
 
-    def _of_type(self, name: str, schema: Mapping[str, Any], quote: str, depth: int) -> str:
+    def _of_type(self, name: str, schema: Mapping[str, Any], quote: str) -> str:
         if name == "boolean":
             return '"true" | "false"' if quote else '"True" | "False"'
         if name == "null":
@@ -225,25 +232,20 @@ class _MemberRules:
         if name == "string":
             opened = self._rules.literal(quote)
             return f"{opened} {self._rules.until(quote)}" if quote else "QUOTED"
-        if depth >= _MAX_DEPTH:
-            return '"[]"' if name == "array" else '"{}"'
         if name == "array":
-            items = schema.get("items")
-            one = self._literal(items, self._types(items), quote, depth + 1)
+            one = self._literal(schema.get("items"), quote)
             return f'"[" ({one} ("," space {one})*)? "]"'
-        return f'"{{" {self._object(schema, quote, depth)} "}}"'
+        return f'"{{" {self._object(schema, quote)} "}}"'
 
-    def _object(self, schema: Mapping[str, Any], quote: str, depth: int) -> str:
+    def _object(self, schema: Mapping[str, Any], quote: str) -> str:
         def member(key: str, value: Any) -> str:
-            text = self._literal(value, self._types(value), quote, depth + 1)
-            return self._rules.rule(f'{key} ":" space {text}')
+            return self._rules.rule(f'{key} ":" space {self._literal(value, quote)}')
 
         known, required = _known(schema)
         if not known:
             if (others := _others(schema)) is None:
                 return '""'
-            plain = {"type": ["string", "number", "boolean", "null"]}
-            one = member("KEY" if quote else "QUOTED", others or plain)
+            one = member("KEY" if quote else "QUOTED", others)
             return f'({one} ("," space {one})*)?'
         items = [
             (member(quoted(key if quote else json.dumps(key)), each), key in required)
@@ -264,9 +266,6 @@ class _MemberRules:
         found = types_of(schema, self._root)
         hidden = {"integer"} if "number" in found else set[str]()
         return [each for each in JSON_TYPES if each in found - hidden]
-
-    def _note_unheld(self, schema: Mapping[str, Any]) -> None:
-        self.unheld |= schema.keys() - _FOLLOWED
 
 
 def _known(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

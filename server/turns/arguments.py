@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from engine_core.structured.schema_tree import as_schema
-from engine_core.structured.schema_types import types_of
+from engine_core.structured.schema_types import types_of_member
 from engine_core.turn_format import Members, Value
 from server.turns.literals import LiteralReader, NotALiteralError, value_of
 from server.turns.text_source import TextSource, Waiting
@@ -104,8 +103,7 @@ class MemberReader:
         for value in self._values:
             if (yield from self._source.takes(value.open.rstrip())):
                 say(("" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
-                schema = as_schema(self._schema.get("properties")).get(key)
-                return (yield from self._value(value, types_of(schema, self._schema), say))
+                return (yield from self._value(value, types_of_member(self._schema, key), say))
         return False
 
     def _value(self, value: Value, types: Types, say: Say) -> Waiting[bool]:
