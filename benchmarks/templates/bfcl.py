@@ -2,8 +2,8 @@
 rendered by each chat template (*.jinja, of any depth), read back and given to BFCL's AST checker.
 
 SUITE is the folder `berkeley-function-call-leaderboard` of a checkout. A right answer has the first
-possible value of each argument that is of the argument's type. One that the checker refuses before
-it is rendered is left out.
+possible value of each argument that is of the argument's type. One is left out if the checker
+refuses it before it is rendered, or an argument has no value of its type.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from benchmarks.templates.__main__ import templates_of
 from benchmarks.templates.turn_cases import Case
 from benchmarks.templates.turns import holds_closer, read, written_turn
-from engine_core.structured.schema_types import type_of_value, types_of
+from engine_core.structured.schema_types import type_of_value, types_of, types_of_member
 from engine_core.turn_format import TurnFormat
 from server.templates.formats import format_of
 from server.templates.loaded_template import LoadedTemplate
@@ -46,6 +46,17 @@ class Question(NamedTuple):
     @property
     def schemas(self) -> dict[str, JSON]:
         return {tool["function"]["name"]: tool["function"]["parameters"] for tool in self.tools}
+
+    @property
+    def is_right(self) -> bool:
+        """True if the checker takes the answer, and its arguments are of their types."""
+        schemas = self.schemas
+        are_typed = all(
+            type_of_value(value) & types_of_member(schemas[call.name], key)
+            for call in self.answer
+            for key, value in call.arguments.items()
+        )
+        return are_typed and not self.fault(self.answer)
 
 
 class Suite:
@@ -187,7 +198,7 @@ def main() -> None:
     readers = {file: Reader(source) for file, source in templates_of(options.templates)}
     for category in _CATEGORIES:
         questions = list(suite.questions(category))
-        right = [each for each in questions if not each.fault(each.answer)]
+        right = [each for each in questions if each.is_right]
         for file, reader in readers.items():
             counts: Counter[str] = Counter()
             for question in right:
