@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
@@ -29,6 +29,11 @@ _FOLLOWED = frozenset(
     "additionalProperties title description default examples deprecated $comment".split()
 )
 """Keywords that raw text and a dialect's literals follow, or that restrict nothing."""
+_BOUNDS = frozenset("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split())
+_OF_TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
+_COUNTS = frozenset({"minItems", "maxItems"})
+_MOST_ITEMS = 1 << 20
+"""More than any turn has tokens for."""
 
 
 class CallableTool(NamedTuple):
@@ -181,18 +186,17 @@ class _MemberRules:
 
     def _raw(self, close: str, schema: Any) -> str:
         """Any text up to the closer if a string may be any, else constants and JSON."""
-        ways: list[str] = []
-        for choice in choices_of(schema, self._root):
+        choices, ways = choices_of(schema, self._root), list[str]()
+        for choice in choices:
             if constants := constants_of(choice):
                 texts = (each if isinstance(each, str) else json.dumps(each) for each in constants)
                 ways += map(quoted, texts)
-                continue
-            self.unheld |= choice.keys() - _FOLLOWED
-            types = self._types(choice)
-            ways.append("" if "string" in types else self._json(choice, types))
-        if all(ways):
-            return f"({' | '.join(ways)}) {self._rules.literal(close)}"
-        return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
+            elif "string" in (types := self._types(choice)):
+                self.unheld |= {keyword for each in choices for keyword in each} - _FOLLOWED
+                return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
+            else:
+                ways.append(self._json(choice, types))
+        return f"({' | '.join(ways)}) {self._rules.literal(close)}"
 
     def _json(self, schema: Any, types: Sequence[str]) -> str:
         own = as_schema(schema)
@@ -218,7 +222,7 @@ class _MemberRules:
                 fit = (each for each in constants if type_of_value(each) & set(types))
                 yield from (self._constant(each, quote) for each in fit)
                 continue
-            self.unheld |= choice.keys() - _FOLLOWED
+            self.unheld |= choice.keys() - _FOLLOWED - _BOUNDS - _COUNTS - _held_of_text(quote)
             own = (name for name in self._types(choice) if name in types)
             yield from (self._of_type(name, choice, quote) for name in own)
 
@@ -227,15 +231,25 @@ class _MemberRules:
             return '"true" | "false"' if quote else '"True" | "False"'
         if name == "null":
             return '"null"' if quote else '"None"'
-        if name in ("integer", "number"):
-            return name.upper()
-        if name == "string":
-            opened = self._rules.literal(quote)
-            return f"{opened} {self._rules.until(quote)}" if quote else "QUOTED"
         if name == "array":
-            one = self._literal(schema.get("items"), quote)
-            return f'"[" ({one} ("," space {one})*)? "]"'
-        return f'"{{" {self._object(schema, quote)} "}}"'
+            return f'"[" {self._items(schema, quote)} "]"'
+        if name == "object":
+            return f'"{{" {self._object(schema, quote)} "}}"'
+        if name == "string" and quote:
+            return f"{self._rules.literal(quote)} {self._rules.until(quote)}"
+        own = schema.keys() & (_OF_TEXT if name == "string" else _BOUNDS)
+        if own:  # a number or a string of JSON is one of Python, too
+            return self._rules.json({"type": name, **{key: schema[key] for key in own}})
+        return "QUOTED" if name == "string" else name.upper()
+
+    def _items(self, schema: Mapping[str, Any], quote: str) -> str:
+        one = self._literal(schema.get("items"), quote)
+        least, most = min(schema.get("minItems", 0), _MOST_ITEMS), schema.get("maxItems")
+        if most == 0:
+            return '""'
+        counts = f"{max(least - 1, 0)},{'' if most is None else min(most, _MOST_ITEMS) - 1}"
+        more = "" if most == 1 else f'("," space {one}){{{counts}}}'
+        return f"({one} {more})" + ("" if least else "?")
 
     def _object(self, schema: Mapping[str, Any], quote: str) -> str:
         def member(key: str, value: Any) -> str:
@@ -266,6 +280,11 @@ class _MemberRules:
         found = types_of(schema, self._root)
         hidden = {"integer"} if "number" in found else set[str]()
         return [each for each in JSON_TYPES if each in found - hidden]
+
+
+def _held_of_text(quote: str) -> Set[str]:
+    """Keywords of strings that are followed: none in raw text within a format's own quotes."""
+    return set[str]() if quote else _OF_TEXT
 
 
 def _known(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -103,6 +103,18 @@ CASES: list[tuple[str, JSON, dict[str, Any], list[str]]] = [
         {json.dumps(nested({"n": 1})): nested({"n": 1})},
         [json.dumps(nested({}))],
     ),
+    (
+        "pythonic",
+        {"type": "array", "items": {"type": "integer", "maximum": 9}, "minItems": 2, "maxItems": 3},
+        {"[1,2]": [1, 2], "[-3,2,9]": [-3, 2, 9]},
+        ["[]", "[1]", "[1,2,3,4]", "[1,10]"],
+    ),
+    ("pythonic", {"type": "array", "maxItems": 1}, {"[]": [], "[1]": [1]}, ["[1,2]"]),
+    ("pythonic", {"type": "array", "minItems": 1}, {"[1,2]": [1, 2]}, ["[]"]),
+    ("pythonic", {"type": "array", "maxItems": 10**12}, {"[]": [], "[1,2]": [1, 2]}, []),
+    ("pythonic", {"type": "array", "maxItems": 0}, {"[]": []}, ["[1]"]),
+    ("pythonic", {"type": "string", "pattern": "^a+$"}, {'"aa"': "aa"}, ['"b"', "'aa'"]),
+    ("quotes", {"type": "number", "minimum": 2}, {"2.5": 2.5}, ["1.5"]),
     ("quotes", {"type": "string"}, {"<|'|>x y<|'|>": "x y"}, ["x"]),
     ("quotes", COLOUR, {"<|'|>red<|'|>": "red", "null": None}, ["<|'|>green<|'|>"]),
     (
@@ -155,6 +167,7 @@ def test_members_follow_the_schema_of_all(
     assert not turns.permits(turn, TURNS["tags"].format(refused))
 
 
+@pytest.mark.parametrize("form", ["tags", "quotes"])
 @pytest.mark.parametrize(
     "schema",
     [
@@ -163,6 +176,8 @@ def test_members_follow_the_schema_of_all(
         {"properties": {"a": {"properties": {}, "anyOf": [{"properties": {"b": {}}}]}}},
     ],
 )
-def test_what_is_not_followed_is_refused_for_strict_tools(schema: JSON, turns: Turns) -> None:
+def test_what_is_not_followed_is_refused_for_strict_tools(
+    form: str, schema: JSON, turns: Turns
+) -> None:
     with pytest.raises(GrammarError, match="this model's calls write it as text"):
-        turns.compiled("tags", schema)
+        turns.compiled(form, schema)
