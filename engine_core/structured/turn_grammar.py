@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
@@ -217,12 +217,13 @@ class _MemberRules:
         return self._literals.get(key) or self._rules.recursive(body)
 
     def _ways(self, schema: Any, quote: str, types: Sequence[str]) -> Iterator[str]:
+        held = _FOLLOWED | _BOUNDS | _COUNTS | (set[str]() if quote else _OF_TEXT)
         for choice in choices_of(schema, self._root):
             if constants := constants_of(choice):
                 fit = (each for each in constants if type_of_value(each) & set(types))
                 yield from (self._constant(each, quote) for each in fit)
                 continue
-            self.unheld |= choice.keys() - _FOLLOWED - _BOUNDS - _COUNTS - _held_of_text(quote)
+            self.unheld |= choice.keys() - held
             own = (name for name in self._types(choice) if name in types)
             yield from (self._of_type(name, choice, quote) for name in own)
 
@@ -280,11 +281,6 @@ class _MemberRules:
         found = types_of(schema, self._root)
         hidden = {"integer"} if "number" in found else set[str]()
         return [each for each in JSON_TYPES if each in found - hidden]
-
-
-def _held_of_text(quote: str) -> Set[str]:
-    """Keywords of strings that are followed: none in raw text within a format's own quotes."""
-    return set[str]() if quote else _OF_TEXT
 
 
 def _known(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
