@@ -48,7 +48,17 @@ class LarkRules:
     def literal(self, text: str) -> str:
         """A literal as the parser reads it: any white space, or none, where there is some."""
         parts = filter(None, re.split(r"(\s+)", text))
-        return " ".join("space" if part.isspace() else self._word(part) for part in parts) or '""'
+        return " ".join("space" if part.isspace() else self.exact(part) for part in parts) or '""'
+
+    def exact(self, text: str) -> str:
+        """A literal to the letter."""
+        return (
+            " ".join(
+                quoted(part) if token is None else f"<[{token}]>"
+                for part, token in self._parts(text)
+            )
+            or '""'
+        )
 
     def pattern(self, text: str) -> bytes:
         """The regular expression of such a literal over tokens' bytes, as `special_bytes` has
@@ -63,16 +73,11 @@ class LarkRules:
     def until(self, close: str) -> str:
         """Raw text, and `close` behind it, at which it ends."""
         if close in self._special:
-            return self.rule(f"/(?s:.*)/ {self._word(close)}")
+            return self.rule(f"/(?s:.*)/ {self.exact(close)}")
         return self.rule("/(?s:.*)/", f"[suffix={quoted(close)}]")
 
     def json(self, schema: Mapping[str, Any]) -> str:
         return self.rule(json_body(schema))
-
-    def _word(self, word: str) -> str:
-        return " ".join(
-            quoted(part) if token is None else f"<[{token}]>" for part, token in self._parts(word)
-        )
 
     def _word_pattern(self, word: str) -> bytes:
         return b"".join(

@@ -169,7 +169,9 @@ class _MemberRules:
             if len(rivals) > 1 and "string" in types:
                 own = types if value.dialect is None else []
             if own:
-                opening = self._rules.literal(value.open.lstrip())
+                # White space around raw text is a part of it.
+                literal = self._rules.literal if value.dialect else self._rules.exact
+                opening = literal(value.open.lstrip())
                 ways.append(f"{before} {key} {opening} {self._value(value, schema, own)}")
         if not ways:
             raise GrammarError(f"no value of {' or '.join(types)} can be written")
@@ -196,7 +198,9 @@ class _MemberRules:
                 return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
             else:
                 ways.append(self._json(choice, types))
-        return f"({' | '.join(ways)}) {self._rules.literal(close)}"
+        core = close.lstrip()
+        edge = self._rules.exact(close.removesuffix(core))
+        return f"({' | '.join(ways)}) {edge} {self._rules.literal(core)}"
 
     def _json(self, schema: Any, types: Sequence[str]) -> str:
         own = as_schema(schema)

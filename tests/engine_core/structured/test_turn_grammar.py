@@ -77,7 +77,7 @@ def nested(inner: JSON) -> JSON:
 
 
 CASES: list[tuple[str, JSON, dict[str, Any], list[str]]] = [
-    ("tags", STRING_OR_NULL, {"x": "x", "null": None}, ["y", "xx", ""]),
+    ("tags", STRING_OR_NULL, {"x": "x", "null": None}, ["y", "xx", "", " x", "x "]),
     ("tags", STRING_OR_NULL | {"type": "string"}, {"x": "x"}, ["null"]),
     ("tags", COLOUR, {"red": "red", "7": "7", "null": None}, ["8", "green"]),
     ("tags", {"anyOf": [{"enum": ["x"]}, {"type": "integer"}]}, {"x": "x", "12": 12}, ["y"]),
