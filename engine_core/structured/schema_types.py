@@ -20,13 +20,14 @@ def choices_of(schema: object, root: object) -> list[Schema]:
         each = waiting.pop(0)
         word = next((word for word in ("$ref", "anyOf", "oneOf") if word in each), "")
         around = {key: value for key, value in each.items() if key != word}
-        ways = [target(root, each[word])] if word == "$ref" else as_list(each.get(word))
+        reference = str(each.get("$ref", ""))
+        ways = [target(root, reference)] if word == "$ref" else as_list(each.get(word))
         joined = [around | as_schema(way) for way in ways]
         if not word or not all(_holds(around, way) for way in joined):
             found.append(each)
-        elif word != "$ref" or each[word] not in seen:  # a choice leads to itself
+        elif word != "$ref" or reference not in seen:  # a choice leads to itself
             waiting[:0] = joined
-            seen |= {each[word]} if word == "$ref" else set()
+            seen |= {reference} if word == "$ref" else set()
     return found or [{}]
 
 
