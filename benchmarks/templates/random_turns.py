@@ -47,7 +47,9 @@ class Turns:
 
     def __init__(self, compiler: GrammarCompiler, form: TurnFormat, seed: int) -> None:
         """Raises GrammarError."""
-        rules = TurnRules(form=form, tools=_TOOLS, calls="required")
+        rules = TurnRules(
+            form=form, tools=_TOOLS, calls="required", reasoning_budget=_FREE_TOKENS // 2
+        )
         self._turn: CompiledTurn = TurnCompiler(compiler, rules).compiled()
         self._form, self._vocabulary = form, compiler.vocabulary
         self._random = random.Random(seed)
@@ -73,7 +75,9 @@ class Turns:
         tokens: list[int] = []
         while not matcher.complete:
             token = self._random.choice(self._preferred(matcher, len(tokens)))
-            assert matcher.accept(token)
+            if not matcher.accept(token):
+                assert matcher.may_retry, "too many tokens were refused"
+                continue
             if token == _END:
                 break
             tokens.append(token)

@@ -67,9 +67,8 @@ class SectionGrammar:
         self._rules = LarkRules(self._special)
         return self._rules.grammar(self._one_of(sections))
 
-    def of_turn(self, sections: Sequence[CallFormat], text: str, *, behind_reasoning: bool) -> str:
-        """A turn of calls, or of `text`, the body of a rule. Reasoning may come first, unless the
-        turn stands behind it."""
+    def of_turn(self, sections: Sequence[CallFormat], text: str) -> str:
+        """A turn of calls, or of `text`, the body of a rule. Reasoning may come first."""
         self._rules = LarkRules(self._special)
         ways: list[str] = []
         if sections:
@@ -79,8 +78,6 @@ class SectionGrammar:
         if text:
             ways.append(self._rules.rule(text))
         turn = f"({' | '.join(ways)})"
-        if behind_reasoning:
-            return self._rules.grammar(f"space {turn}")
         if (markers := self._form.reasoning) is None:
             return self._rules.grammar(turn)
         opened = self._rules.literal(markers.open.strip())

@@ -111,27 +111,19 @@ def _constant(word: str) -> Any:
     return value
 
 
-def literal_of(text: str, quote: str = "") -> Any:
-    """The value of a whole text. Raises NotALiteralError."""
+def value_of(text: str, types: Set[str]) -> Any:
+    """The value of a raw text: the types that it may have say whether it is a string."""
+    if types == {"string"}:
+        return text
     source = TextSource()
     source.add(text)
     source.end()
-    reading = LiteralReader(source, quote).value()
     try:
-        next(reading)
+        next(LiteralReader(source).value())
     except StopIteration as end:
-        if not source.rest.strip():
-            return end.value
-    raise NotALiteralError
-
-
-def value_of(text: str, types: Set[str]) -> Any:
-    """The value of a raw text: the types of its schema say whether it is a string."""
-    if types == {"string"}:
-        return text
-    try:
-        value = literal_of(text)
+        value: Any = end.value
+        if not (source.rest.strip() or isinstance(value, str)) and type_of_value(value) & types:
+            return value
     except NotALiteralError:
-        return text
-    fits = not isinstance(value, str) and type_of_value(value) & types
-    return value if fits else text
+        pass
+    return text
