@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _TERMINALS = r"""
@@ -39,10 +39,26 @@ class LarkRules:
         self._rules.append(f"{name}{attributes}: {body}")
         return name
 
+    def recursive(self, body: Callable[[str], str]) -> str:
+        """A rule whose body is made of its name, which may stand within it."""
+        name = self.rule("")
+        self._rules[int(name[1:])] = f"{name}: {body(name)}"
+        return name
+
     def literal(self, text: str) -> str:
         """A literal as the parser reads it: any white space, or none, where there is some."""
         parts = filter(None, re.split(r"(\s+)", text))
-        return " ".join("space" if part.isspace() else self._word(part) for part in parts) or '""'
+        return " ".join("space" if part.isspace() else self.exact(part) for part in parts) or '""'
+
+    def exact(self, text: str) -> str:
+        """A literal to the letter."""
+        return (
+            " ".join(
+                quoted(part) if token is None else f"<[{token}]>"
+                for part, token in self._parts(text)
+            )
+            or '""'
+        )
 
     def pattern(self, text: str) -> bytes:
         """The regular expression of such a literal over tokens' bytes, as `special_bytes` has
@@ -57,16 +73,11 @@ class LarkRules:
     def until(self, close: str) -> str:
         """Raw text, and `close` behind it, at which it ends."""
         if close in self._special:
-            return self.rule(f"/(?s:.*)/ {self._word(close)}")
+            return self.rule(f"/(?s:.*)/ {self.exact(close)}")
         return self.rule("/(?s:.*)/", f"[suffix={quoted(close)}]")
 
     def json(self, schema: Mapping[str, Any]) -> str:
         return self.rule(json_body(schema))
-
-    def _word(self, word: str) -> str:
-        return " ".join(
-            quoted(part) if token is None else f"<[{token}]>" for part, token in self._parts(word)
-        )
 
     def _word_pattern(self, word: str) -> bytes:
         return b"".join(

@@ -51,10 +51,11 @@ class LiteralReader:
             yield from self._source.space()
             char = yield from self._source.char()
             quoted = bool(char) and char in "\"'" + self._quote[:1]
-            key = (yield from self.value(depth + 1)) if quoted else (yield from self._word())
+            reading = self.value(depth + 1) if quoted else self._source.upto((":",))
+            key = yield from reading
             if not isinstance(key, str) or not (yield from self._source.takes(" :")):
                 raise NotALiteralError
-            members[key] = yield from self.value(depth + 1)
+            members[key if quoted else key.strip()] = yield from self.value(depth + 1)
         return members
 
     def _array(self, depth: int) -> Waiting[list[Any]]:

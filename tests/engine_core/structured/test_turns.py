@@ -223,7 +223,7 @@ def test_a_required_call_may_end_reasoning(folder: Path, form: TurnFormat, opens
     ("value", "keyword"),
     [
         ({"type": "string", "pattern": "^a"}, "pattern"),
-        ({"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}, "anyOf"),
+        ({"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}, None),
         ({"anyOf": [{"$ref": "#/$defs/any"}, {"type": "null", "title": "None"}]}, None),
         ({"enum": ["a", "b"], "description": "One."}, None),
     ],
