@@ -7,13 +7,13 @@ many turns are read otherwise token by token than in whole. All three should be 
 
 import argparse
 import json
-import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.templates.__main__ import templates_of
 from benchmarks.templates.turn_cases import SCHEMAS
@@ -49,8 +49,10 @@ class Turns:
         """Raises GrammarError."""
         rules = TurnRules(form=form, tools=_TOOLS, calls="required")
         self._turn: CompiledTurn = TurnCompiler(compiler, rules).compiled()
-        self._form, self._vocabulary = form, compiler.vocabulary
-        self._random = random.Random(seed)
+        self._form = form
+        self._bytes = [compiler.vocabulary.decode_bytes([token]) for token in range(_VOCAB)]
+        self._closes = np.array([data[:1] in _CLOSERS for data in self._bytes])
+        self._random = np.random.default_rng(seed)
         self.found: Counter[str] = Counter()
 
     def add(self) -> int:
@@ -72,7 +74,7 @@ class Turns:
         matcher = TurnMatcher(self._turn, SamplingParams(eos_token_ids=frozenset({_END})), _VOCAB)
         tokens: list[int] = []
         while not matcher.complete:
-            token = self._random.choice(self._preferred(matcher, len(tokens)))
+            token = int(self._random.choice(self._preferred(matcher, len(tokens))))
             assert matcher.accept(token)
             if token == _END:
                 break
@@ -81,20 +83,20 @@ class Turns:
                 return tokens, False
         return tokens, True
 
-    def _preferred(self, matcher: TurnMatcher, length: int) -> list[int]:
+    def _preferred(self, matcher: TurnMatcher, length: int) -> npt.NDArray[np.intp]:
         permitted = _permitted(matcher)
         if length < _FREE_TOKENS:
             return permitted
         if _END in permitted:
-            return [_END]
-        first = {token: self._vocabulary.decode_bytes([token])[:1] for token in permitted}
-        return [token for token in permitted if first[token] in _CLOSERS] or permitted
+            return np.array([_END])
+        closers = permitted[self._closes[permitted]]
+        return closers if closers.size else permitted
 
     def _pieces(self, tokens: list[int]) -> list[str]:
         """The text, cut at the ends of tokens that are ends of characters, too."""
         data, pieces = b"", list[str]()
         for token in tokens:
-            data += self._vocabulary.decode_bytes([token])
+            data += self._bytes[token]
             with suppress(UnicodeDecodeError):
                 pieces.append(data.decode())
                 data = b""
@@ -105,7 +107,7 @@ class Turns:
         return [*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()]
 
 
-def _permitted(matcher: TurnMatcher) -> list[int]:
+def _permitted(matcher: TurnMatcher) -> npt.NDArray[np.intp]:
     """The tokens of the next mask."""
     bits = np.full(-(-_VOCAB // 32), 0xFFFFFFFF, np.uint32)
     if (grammar := matcher.grammar) is not None:
@@ -114,7 +116,7 @@ def _permitted(matcher: TurnMatcher) -> list[int]:
         assert grammar.finish_mask(own), "the grammar has a dead end"
         bits &= own[: len(bits)]
     clear(bits, matcher.excluded)
-    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist()
+    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
 
 
 def formats_of(folder: Path) -> Iterator[tuple[Path, TurnFormat]]:
