@@ -37,6 +37,7 @@ _TOOLS = tuple(
     ToolRules(name=name, parameters=json.dumps(schema), strict=False, param=name)
     for name, schema in SCHEMAS.items()
 )
+_FAULTS = ("malformed", "without", "different")
 _CLOSERS = b"\"'}])<>"
 _FREE_TOKENS, _MOST_TOKENS = 40, 400
 """Tokens after which closers are preferred, and after which a turn is cut."""
@@ -54,6 +55,11 @@ class Turns:
         self._closes = np.array([data[:1] in _CLOSERS for data in self._bytes])
         self._random = np.random.default_rng(seed)
         self.found: Counter[str] = Counter()
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """How much of what should not be has been found."""
+        return {key: self.found[key] for key in _FAULTS if self.found[key]}
 
     def add(self) -> int:
         """One turn. Returns the number of its tokens."""
@@ -119,6 +125,11 @@ def _permitted(matcher: TurnMatcher) -> npt.NDArray[np.intp]:
     return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
 
 
+def demo_compiler() -> GrammarCompiler:
+    """A compiler over the demo generator's tokens."""
+    return GrammarCompiler(Tokenizer.load(demo_models()[GENERATOR_NAME]), _VOCAB)
+
+
 def formats_of(folder: Path) -> Iterator[tuple[Path, TurnFormat]]:
     """Different formats of a folder's templates, each with the first file that has it."""
     seen: set[TurnFormat] = set()
@@ -137,8 +148,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="holds templates in files *.jinja")
     parser.add_argument("--tokens", type=int, default=1_000_000, help="of all formats together")
     options = parser.parse_args()
-    tokenizer = Tokenizer.load(demo_models()[GENERATOR_NAME])
-    compiler = GrammarCompiler(tokenizer, _VOCAB)
+    compiler = demo_compiler()
     formats = list(formats_of(options.folder))
     total: Counter[str] = Counter()
     for number, (file, form) in enumerate(formats):
@@ -153,8 +163,7 @@ def main() -> None:
             left -= (added := turns.add())
             total["tokens"] += added
         total += turns.found
-        bad = {key: turns.found[key] for key in ("malformed", "without", "different")}
-        if any(bad.values()):
+        if turns.faults:
             print(f"{file}: {dict(turns.found)}", flush=True)
     print(f"{len(formats)} formats: {dict(total)}")
 

@@ -212,6 +212,6 @@ def test_what_is_too_much_together_is_refused_for_strict_tools_alone(folder: Pat
     assert rules.param == "tools"
     assert compiled(folder, rules).ignored == ("tools",)
     strict = msgspec.structs.replace(rules, tools=many_tools(20, 700, strict=True))
-    with pytest.raises(GrammarError, match="^it is too complex$") as caught:
+    with pytest.raises(GrammarError, match="it is too complex") as caught:
         compiled(folder, strict)
     assert not caught.value.param
