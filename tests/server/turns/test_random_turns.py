@@ -11,7 +11,7 @@ _TOKENS = 1_000_000
 
 @pytest.mark.parametrize(
     "tokens",
-    [2000, pytest.param(_TOKENS // len(FORMS), marks=[pytest.mark.turns, pytest.mark.timeout(0)])],
+    [4000, pytest.param(_TOKENS // len(FORMS), marks=[pytest.mark.turns, pytest.mark.timeout(0)])],
 )
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_no_call_is_malformed_and_none_is_read_otherwise_in_pieces(
