@@ -48,7 +48,9 @@ class Turns:
 
     def __init__(self, compiler: GrammarCompiler, form: TurnFormat, seed: int) -> None:
         """Raises GrammarError."""
-        rules = TurnRules(form=form, tools=_TOOLS, calls="required")
+        rules = TurnRules(
+            form=form, tools=_TOOLS, calls="required", reasoning_budget=_FREE_TOKENS // 2
+        )
         self._turn: CompiledTurn = TurnCompiler(compiler, rules).compiled()
         self._form = form
         self._bytes = [compiler.vocabulary.decode_bytes([token]) for token in range(_VOCAB)]
@@ -81,7 +83,9 @@ class Turns:
         tokens: list[int] = []
         while not matcher.complete:
             token = int(self._random.choice(self._preferred(matcher, len(tokens))))
-            assert matcher.accept(token)
+            if not matcher.accept(token):
+                assert matcher.may_retry, "too many tokens were refused"
+                continue
             if token == _END:
                 break
             tokens.append(token)

@@ -14,7 +14,7 @@ from engine_core.structured.schema_tree import GrammarError
 from engine_core.structured.turn_grammar import CallableTool, SectionGrammar
 from engine_core.structured.turn_matcher import CompiledTurn, Section, TokenBytes
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer
-from engine_core.turn_format import CallFormat, TurnFormat
+from engine_core.turn_format import CallFormat
 from workers.contract.config import ExecutionConfig
 
 Rules = Grammar | TurnRules
@@ -75,23 +75,26 @@ class TurnCompiler:
             rules.form, tools, self._compiler.special, parallel=rules.parallel
         )
         form = self._form(grammars, tools)
-        sections = [] if form else list(self._sections(grammars, rules.form))
+        sections = list(self._sections(grammars, form))
         self._check_held(grammars)
-        markers = rules.form.reasoning and (
-            self._pattern(rules.form.reasoning.open),
-            self._pattern(rules.form.reasoning.close),
-        )
-        closing = None
-        if rules.form.reasoning and rules.reasoning_budget is not None:
-            literals = LarkRules(self._compiler.special)
-            close = literals.literal(rules.form.reasoning.close.strip())
-            closing = self._compiler.start_of(literals.grammar(close))
+        markers = closing = None
+        reasoned: list[int] = []
+        if (reasoning := rules.form.reasoning) is not None:
+            markers = self._pattern(reasoning.open), self._pattern(reasoning.close)
+            for marker in (reasoning.open, reasoning.close):
+                tokens = self._compiler.vocabulary.tokenize_str(marker.strip(), parse_special=True)
+                reasoned += tokens
+            if rules.reasoning_budget is not None:
+                literals = LarkRules(self._compiler.special)
+                close = literals.literal(reasoning.close.strip())
+                closing = self._compiler.start_of(literals.grammar(close))
         return CompiledTurn(
             vocabulary=self._compiler.vocabulary,
             tokens=TokenBytes(self._compiler.vocabulary, bytes(self._last_bytes)),
             sections=sections,
             form=form,
             reasoning=markers,
+            reasoned=reasoned,
             closing=closing,
             budget=rules.reasoning_budget,
             in_reasoning=rules.in_reasoning,
@@ -123,23 +126,27 @@ class TurnCompiler:
                 raise GrammarError(str(error), rules.text.param) from None
             self._ignored += ignored
         sections = rules.form.calls if tools else ()
-        lark = grammars.of_turn(sections, text, behind_reasoning=rules.in_reasoning)
-        return self._compiler.start_of(lark)
+        return self._compiler.start_of(grammars.of_turn(sections, text))
 
-    def _sections(self, grammars: SectionGrammar, form: TurnFormat) -> Sequence[Section]:
-        """The sections by their openings. A special token that nothing else begins with is one."""
+    def _sections(
+        self, grammars: SectionGrammar, whole: CompiledGrammar | None
+    ) -> Sequence[Section]:
+        """The sections by their openings, with the grammar of the `whole` turn if there is one. A
+        marker that nothing else begins with is an opening, if it is a special token, or forbidden.
+        """
         if not self._rules.tools:
             return ()
+        form = self._rules.form
+        forbidden = self._rules.calls == "none"
         others = " ".join([*form.text_markers, form.reasoning.open if form.reasoning else ""])
         by_opening: dict[str, list[CallFormat]] = {}
         for each in form.calls:
-            special = each.marker in self._compiler.special and each.marker not in others
-            by_opening.setdefault(each.marker if special else each.opening, []).append(each)
+            alone = each.marker and each.marker not in others
+            alone = alone and (forbidden or each.marker in self._compiler.special)
+            by_opening.setdefault(each.marker if alone else each.opening, []).append(each)
         sections: list[Section] = []
         for opening, formats in by_opening.items():
-            grammar = None
-            if self._rules.calls != "none":
-                grammar = self._compiler.start_of(grammars.of(formats))
+            grammar = None if forbidden else whole or self._compiler.start_of(grammars.of(formats))
             at_start = not formats[0].marker
             sections.append(Section(self._pattern(opening, at_start=at_start), at_start, grammar))
         return sections
@@ -149,7 +156,7 @@ class TurnCompiler:
         pattern = literals.pattern(literal)
         self._window = max(self._window, 2 * len(literal.encode()))
         self._last_bytes.add(literals.last_byte(literal))
-        return re.compile(rb"\s*" + pattern if at_start else pattern)
+        return re.compile(rb"\A\s*" + pattern if at_start else pattern)
 
     def _check_held(self, grammars: SectionGrammar) -> None:
         """Raises GrammarError for a strict tool whose form of arguments cannot follow a keyword."""

@@ -25,12 +25,7 @@ class Matcher:
     excluded = frozenset[int]()
 
     def __init__(
-        self,
-        grammar: CompiledGrammar,
-        params: SamplingParams,
-        vocab_size: int,
-        *,
-        written: int = 0,
+        self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int, *, written: int = 0
     ) -> None:
         """The row may sample the end tokens of `params` wherever the grammar lets the text end.
         With `ignore_eos`, or before `min_tokens`, it may only if no other token may follow. It has

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
 from engine_core.structured.schema_tree import GrammarError, as_schema
-from engine_core.structured.schema_types import types_of
-from engine_core.turn_format import (
-    JSON_TYPES,
-    CallFormat,
-    IdForm,
-    Members,
-    Slot,
-    TurnFormat,
-    Value,
-)
+from engine_core.structured.schema_types import resolved, types_of
+from engine_core.turn_format import JSON_TYPES, CallFormat, IdForm, Members, Slot, TurnFormat, Value
 
 _MAX_DEPTH = 6
-_FOLLOWED = frozenset(
-    "type enum const properties required items anyOf oneOf $ref $defs definitions nullable "
-    "additionalProperties title description default examples deprecated $comment".split()
+_TYPES = frozenset(
+    "type nullable anyOf oneOf title description default examples deprecated $comment".split()
 )
-"""Keywords that raw text and a dialect's literals follow, or that restrict nothing."""
+_FOLLOWED = _TYPES.union(
+    "enum const properties required items additionalProperties $ref $defs definitions".split()
+)
+"""Keywords that raw text and a dialect's literals follow, or that restrict nothing. Of choices
+they follow the types alone."""
 
 
 class CallableTool(NamedTuple):
@@ -58,9 +53,8 @@ class SectionGrammar:
         self._rules = LarkRules(self._special)
         return self._rules.grammar(self._one_of(sections))
 
-    def of_turn(self, sections: Sequence[CallFormat], text: str, *, behind_reasoning: bool) -> str:
-        """A turn of calls, or of `text`, the body of a rule. Reasoning may come first, unless the
-        turn stands behind it."""
+    def of_turn(self, sections: Sequence[CallFormat], text: str) -> str:
+        """A turn of calls, or of `text`, the body of a rule. Reasoning may come first."""
         self._rules = LarkRules(self._special)
         ways: list[str] = []
         if sections:
@@ -70,8 +64,6 @@ class SectionGrammar:
         if text:
             ways.append(self._rules.rule(text))
         turn = f"({' | '.join(ways)})"
-        if behind_reasoning:
-            return self._rules.grammar(f"space {turn}")
         if (markers := self._form.reasoning) is None:
             return self._rules.grammar(turn)
         opened = self._rules.literal(markers.open.strip())
@@ -124,23 +116,26 @@ class _MemberRules:
 
     def members(self) -> str:
         between = self._rules.literal(self._form.between)
-        properties = as_schema(self._root.get("properties"))
-        required = cast("list[str]", self._root.get("required") or [])
-        unknown: dict[str, Any] = dict.fromkeys(required, True)
-        known = {**properties, **{key: unknown[key] for key in required if key not in properties}}
-        if not known:
-            one = self._rules.rule(self._member("KEY", {}))
-            return self._rules.rule(f'{one} ({between} {one})* | ""')
-        return self._in_order(
-            [
-                (
-                    self._rules.rule(self._member(quoted(key), self._resolved(schema))),
-                    key in required,
-                )
-                for key, schema in known.items()
-            ],
-            between,
-        )
+        if members := self._properties(self._root, quoted, self._member):
+            return self._in_order(members, between)
+        one = self._rules.rule(self._member("KEY", {}))
+        return self._rules.rule(f'{one} ({between} {one})* | ""')
+
+    def _properties(
+        self,
+        schema: Mapping[str, Any],
+        spelt: Callable[[str], str],
+        member: Callable[[str, Mapping[str, Any]], str],
+    ) -> list[tuple[str, bool]]:
+        """A rule for each property, with its key as it is `spelt`, and whether it is required."""
+        known = dict(as_schema(schema.get("properties")))
+        required = cast("list[str]", schema.get("required") or [])
+        for key in required:
+            known.setdefault(key, True)
+        return [
+            (self._rules.rule(member(spelt(key), resolved(each, self._root))), key in required)
+            for key, each in known.items()
+        ]
 
     def _in_order(self, items: Sequence[tuple[str, bool]], between: str) -> str:
         """Items, of which some may be left out, with `between` among those that are there."""
@@ -152,7 +147,7 @@ class _MemberRules:
         return first
 
     def _member(self, key: str, schema: Mapping[str, Any]) -> str:
-        before, types = self._rules.literal(self._form.before), _types(schema)
+        before, types = self._rules.literal(self._form.before), self._types(schema)
         ways: list[str] = []
         for value in self._form.values:
             own = [each for each in types if each in value.types]
@@ -184,7 +179,7 @@ class _MemberRules:
         return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
 
     def _json(self, schema: Mapping[str, Any], types: Sequence[str]) -> str:
-        own = dict(schema) if set(_types(schema)) <= set(types) else {"type": list(types)}
+        own = dict(schema) if set(self._types(schema)) <= set(types) else {"type": list(types)}
         shared = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
         return self._rules.json({**shared, **own})
 
@@ -210,52 +205,37 @@ class _MemberRules:
         if depth >= _MAX_DEPTH:
             return '"[]"' if name == "array" else '"{}"'
         if name == "array":
-            items = self._resolved(schema.get("items"))
-            one = self._literal(items, _types(items), quote, depth + 1)
+            items = resolved(schema.get("items"), self._root)
+            one = self._literal(items, self._types(items), quote, depth + 1)
             return f'"[" ({one} ("," space {one})*)? "]"'
         return f'"{{" {self._object(schema, quote, depth)} "}}"'
 
     def _object(self, schema: Mapping[str, Any], quote: str, depth: int) -> str:
         def member(key: str, value: Mapping[str, Any]) -> str:
-            text = self._literal(value, _types(value), quote, depth + 1)
-            return self._rules.rule(f'{key} ":" space {text}')
+            text = self._literal(value, self._types(value), quote, depth + 1)
+            return f'{key} ":" space {text}'
 
-        properties = as_schema(schema.get("properties"))
-        required = cast("list[str]", schema.get("required") or [])
-        if not properties:
-            plain = {"type": ["string", "number", "boolean", "null"]}
-            one = member("KEY" if quote else "QUOTED", plain)
-            return f'({one} ("," space {one})*)?'
-        items = [
-            (
-                member(quoted(key if quote else json.dumps(key)), self._resolved(each)),
-                key in required,
-            )
-            for key, each in properties.items()
-        ]
-        return self._in_order(items, '"," space')
+        def spelt(key: str) -> str:
+            return quoted(key if quote else json.dumps(key))
 
-    def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        found = as_schema(schema)
-        for _ in range(_MAX_DEPTH):
-            reference = found.get("$ref")
-            if not isinstance(reference, str) or not reference.startswith("#/"):
-                break
-            target: Any = self._root
-            for step in reference[2:].split("/"):
-                target = as_schema(target).get(step)
-            found = as_schema(target)
-        return found
+        if members := self._properties(schema, spelt, member):
+            return self._in_order(members, '"," space')
+        plain = {"type": ["string", "number", "boolean", "null"]}
+        one = self._rules.rule(member("KEY" if quote else "QUOTED", plain))
+        return f'({one} ("," space {one})*)?'
+
+    def _types(self, schema: Mapping[str, Any]) -> list[str]:
+        """A schema's types in their order. Numbers include integers."""
+        found = types_of(schema, self._root)
+        hidden = {"integer"} if "number" in found and not _enum(schema) else set[str]()
+        return [each for each in JSON_TYPES if each in found - hidden]
 
     def _note_unheld(self, schema: Mapping[str, Any]) -> None:
         self.unheld |= schema.keys() - _FOLLOWED
-
-
-def _types(schema: Mapping[str, Any]) -> list[str]:
-    """A schema's types in their order. Numbers include integers."""
-    found = types_of(schema)
-    hidden = {"integer"} if "number" in found and not _enum(schema) else set[str]()
-    return [each for each in JSON_TYPES if each in found - hidden]
+        for word in ("anyOf", "oneOf"):
+            choices = [resolved(choice, self._root) for choice in schema.get(word, ())]
+            if any(choice.keys() - _TYPES for choice in choices):
+                self.unheld.add(word)
 
 
 def _enum(schema: Mapping[str, Any]) -> list[Any]:

@@ -50,9 +50,10 @@ class TokenBytes(dict[int, tuple[bytes, bool]]):
 class CompiledTurn(NamedTuple):
     """A turn before its first token.
 
-    sections    what the text may turn into
-    form        what text and calls must match instead, behind the reasoning
+    sections    what text and reasoning may turn into
+    form        what the turn must match; reasoning within it is free all the same
     reasoning   the patterns of its markers; None if the turn has none
+    reasoned    the tokens of an empty one, which a form behind reasoning begins with
     closing     the grammar of the marker behind it
     budget      tokens of reasoning before `closing`
     in_reasoning  whether it begins inside
@@ -65,6 +66,7 @@ class CompiledTurn(NamedTuple):
     sections: Sequence[Section]
     form: CompiledGrammar | None
     reasoning: tuple[re.Pattern[bytes], re.Pattern[bytes]] | None
+    reasoned: Sequence[int]
     closing: CompiledGrammar | None
     budget: int | None
     in_reasoning: bool
@@ -84,12 +86,14 @@ class TurnMatcher:
         self.grammar: Matcher | None = None
         self.excluded: set[int] = set()
         self.complete = False
-        self._within: Literal["section", "closing", "form"] = "section"
-        self._in_reasoning = turn.in_reasoning
+        self._compiled: CompiledGrammar | None = None  # that `grammar` follows
+        self._in_reasoning = self._has_reasoned = turn.in_reasoning
         self._reasoned = self._written = self._refusals = 0
         self._text: list[tuple[int, bytes]] = []  # the last tokens of free text
         self._at_start = True
-        if not self._in_reasoning:
+        if self._in_reasoning:
+            self._bound_reasoning()
+        else:
             self._begin_text()
 
     @property
@@ -113,14 +117,34 @@ class TurnMatcher:
         if self.grammar is not None:
             if not self.grammar.accept(token):
                 return False
-            if self.grammar.complete:
+            if self._begins_reasoning(token):
+                self._switch_reasoning()
+            elif self.grammar.complete:
                 self._leave()
             return True
         if token in self._ends:
-            owes_form = self._turn.form is not None  # free text before it is reasoning
+            owes_form = self._turn.form is not None  # free text beside it is reasoning
             is_early = owes_form or self._written < self._params.min_tokens
             return self._exclude(token) if is_early else True
         return self._free(token)
+
+    def _begins_reasoning(self, token: int) -> bool:
+        """Whether a form begins with the marker of reasoning, which this token completes."""
+        turn = self._turn
+        is_late = self._has_reasoned or len(self._text) >= turn.window
+        if self._compiled is not turn.form or turn.reasoning is None or is_late:
+            return False
+        data, may_complete = turn.tokens[token]
+        self._text.append((token, data))
+        seen = b"".join(data for _, data in self._text)
+        return may_complete and turn.reasoning[False].match(seen) is not None
+
+    def _switch_reasoning(self) -> None:
+        """Go on behind a marker of reasoning, in free text."""
+        self.grammar, self._has_reasoned = None, True
+        self._in_reasoning, self._text, self._at_start = not self._in_reasoning, [], True
+        if self._in_reasoning:
+            self._bound_reasoning()
 
     def _free(self, token: int) -> bool:
         """Append to free text, unless the token completes an opening that it may not."""
@@ -131,47 +155,47 @@ class TurnMatcher:
         if len(self._text) > 2 * self._turn.window:
             del self._text[: -self._turn.window]
             self._at_start = False
-        self._reasoned += self._in_reasoning
-        budget = self._turn.budget
-        if self._in_reasoning and budget is not None and self._reasoned >= budget:
-            self._constrain("closing", self._turn.closing)
+        if self._in_reasoning:
+            self._reasoned += 1
+            self._bound_reasoning()
         return True
+
+    def _bound_reasoning(self) -> None:
+        """Have the marker behind reasoning come next if its budget is used."""
+        budget = self._turn.budget
+        if budget is not None and self._reasoned >= budget:
+            self._constrain(self._turn.closing)
 
     def _completed(self, text: list[tuple[int, bytes]]) -> bool | None:
         """Go on behind an opening or a marker that the last token completes, or refuse it. None if
         there is none."""
         turn, seen = self._turn, b"".join(data for _, data in text)
+        is_start = self._at_start and not self._in_reasoning
         for section in turn.sections:
-            matches = section.opening.match if section.at_start else section.opening.search
-            if (self._at_start or not section.at_start) and (found := matches(seen)):
+            found = section.opening.search(seen)
+            if found and (is_start or not section.at_start):
                 if section.grammar is None:
                     return self._exclude(text[-1][0])
-                return self._enter("section", section.grammar, text, found.start())
+                return self._enter(section.grammar, text, found.start())
         if turn.reasoning is None or not (found := turn.reasoning[self._in_reasoning].search(seen)):
             return None
         if self._in_reasoning and turn.form is not None:
-            return self._enter("form", turn.form, text, found.end())
-        self._in_reasoning, self._text, self._at_start = not self._in_reasoning, [], True
+            return self._enter(turn.form, text, found.end())
+        self._switch_reasoning()
         return True
 
-    def _enter(
-        self,
-        within: Literal["section", "form"],
-        grammar: CompiledGrammar,
-        text: list[tuple[int, bytes]],
-        start: int,
-    ) -> bool:
+    def _enter(self, grammar: CompiledGrammar, text: list[tuple[int, bytes]], start: int) -> bool:
         """Go on within a grammar that begins `start` bytes behind the beginning of `text`. If the
         last token does not fit, it is refused there, or excluded where it began the opening."""
         tokens = self._tokens(text, start)
         if (matcher := self._matcher(grammar, tokens)) is not None:
-            self._constrain(within, grammar, matcher)
+            self._constrain(grammar, matcher)
             if matcher.complete:
                 self._leave()
             return True
         before = sum(len(data) for _, data in text[:-1])
         if start < before and (matcher := self._matcher(grammar, self._tokens(text[:-1], start))):
-            self._constrain(within, grammar, matcher)
+            self._constrain(grammar, matcher)
             return False
         return self._exclude(text[-1][0])
 
@@ -190,31 +214,28 @@ class TurnMatcher:
     def _matcher(self, grammar: CompiledGrammar, tokens: Sequence[int]) -> Matcher | None:
         """A matcher that has these tokens. None if they do not fit."""
         matcher = Matcher(grammar, self._params, self._vocab_size, written=self._written)
+        if self._has_reasoned and grammar is self._turn.form:
+            matcher.state.try_consume_tokens(list(self._turn.reasoned))
         return matcher if all(map(matcher.accept, tokens)) else None
 
-    def _constrain(
-        self,
-        within: Literal["section", "closing", "form"],
-        grammar: CompiledGrammar | None,
-        matcher: Matcher | None = None,
-    ) -> None:
+    def _constrain(self, grammar: CompiledGrammar | None, matcher: Matcher | None = None) -> None:
         assert grammar is not None
-        self._within = within
+        self._compiled = grammar
         self.grammar = matcher or self._matcher(grammar, ())
         self._text, self._in_reasoning, self._at_start = [], False, False
 
     def _leave(self) -> None:
         """Go on behind what had a grammar."""
         self.grammar = None
-        if self._within == "closing":
+        if self._compiled is self._turn.closing:
             self._begin_text()
         else:
-            self.complete = self._within == "form" or not self._turn.goes_on
+            self.complete = self._compiled is self._turn.form or not self._turn.goes_on
 
     def _begin_text(self) -> None:
         self._at_start = True
         if self._turn.form is not None:
-            self._constrain("form", self._turn.form)
+            self._constrain(self._turn.form)
 
     def _exclude(self, token: int) -> Literal[False]:
         self.excluded.add(token)

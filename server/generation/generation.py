@@ -122,13 +122,11 @@ class Generation:
         completion = sum(choice.tokens for choice in self.choices)
         # A prompt's later rows may find its first row's blocks in the cache.
         cached = sum(choice.cached for choice in self.choices[:: self._plan.width])
-        usage = CompletionUsage(
-            prompt, completion, prompt + completion, PromptTokensDetails(cached)
-        )
+        cached_of_prompt = PromptTokensDetails(cached)
         if self._plan.turn is None:
-            return usage
-        reasoning = sum(choice.reasoning_tokens for choice in self.choices)
-        return replace(usage, completion_tokens_details=CompletionTokensDetails(reasoning))
+            return CompletionUsage(prompt, completion, prompt + completion, cached_of_prompt)
+        reasoned = CompletionTokensDetails(sum(each.reasoning_tokens for each in self.choices))
+        return CompletionUsage(prompt, completion, prompt + completion, cached_of_prompt, reasoned)
 
     def expire(self) -> None:
         """Stop the engine at the deadline. `advance` then ends the choices still open."""

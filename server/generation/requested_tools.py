@@ -1,7 +1,7 @@
 """The tools of a chat request, checked, for its template, its engine and its answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -14,6 +14,7 @@ from server.schemas.chat import (
     ChatRequest,
     Function,
     FunctionChoice,
+    Tool,
     ToolChoice,
 )
 from server.schemas.common import invalid
@@ -58,11 +59,16 @@ def requested_tools(body: ChatRequest) -> RequestedTools | None:
     if body.functions:
         functions = {f"functions[{n}]": each for n, each in enumerate(body.functions)}
         return _requested(functions, body.function_call, "functions", parallel=False)
-    if body.tools:
-        functions = {f"tools[{n}].function": each.function for n, each in enumerate(body.tools)}
-        parallel = body.parallel_tool_calls is not False
-        return _requested(functions, body.tool_choice, "tools", parallel=parallel)
-    return None
+    parallel = body.parallel_tool_calls is not False
+    return tools_of(body.tools, body.tool_choice, parallel=parallel)
+
+
+def tools_of(
+    tools: Sequence[Tool] | None, chosen: _Choice = None, *, parallel: bool = True
+) -> RequestedTools | None:
+    """Some `tools` of which some are `chosen`. Raises RefusalError, naming the field."""
+    functions = {f"tools[{n}].function": each.function for n, each in enumerate(tools or ())}
+    return _requested(functions, chosen, "tools", parallel=parallel) if functions else None
 
 
 def _requested(
@@ -84,7 +90,7 @@ def _requested(
         if function.name in schemas:
             raise invalid(f"{path}.name", f"two functions are called {quoted(function.name)}")
         schemas[function.name] = _schema(texts[path], f"{path}.parameters")
-    callable_ = _callable(chosen, schemas)
+    calls, names = _callable(chosen, schemas)
     return RequestedTools(
         described=[_described(each, schemas[each.name]) for each in functions.values()],
         rules=tuple(
@@ -95,10 +101,10 @@ def _requested(
                 param=f"{path}.parameters",
             )
             for path, each in functions.items()
-            if each.name in callable_.names
+            if each.name in names
         ),
-        schemas={} if callable_.calls == "none" else {n: schemas[n] for n in callable_.names},
-        calls=callable_.calls,
+        schemas={} if calls == "none" else {name: schemas[name] for name in names},
+        calls=calls,
         parallel=parallel and not isinstance(chosen, ToolChoice),
         field=field,
     )
@@ -130,36 +136,27 @@ def _schema(text: str, field: str) -> dict[str, Any]:
     return schema
 
 
-class _Callable(NamedTuple):
-    """Whether tools may be called, and which."""
-
-    calls: _Calls
-    names: Sequence[str]
-
-
-def _callable(chosen: _Choice, known: Iterable[str]) -> _Callable:
-    """What a choice among the known tools means. Raises RefusalError, naming its field."""
-    every = list(known)
+def _callable(chosen: _Choice, known: Iterable[str]) -> tuple[_Calls, list[str]]:
+    """Whether tools may be called by a choice among the known ones, and which. Raises RefusalError,
+    naming its field."""
+    calls: _Calls = "required"
     match chosen:
         case ToolChoice(function=function):
-            return _Callable("required", _named([function], ["tool_choice.function"], every))
+            named = {"tool_choice.function": function}
         case FunctionChoice():
-            return _Callable("required", _named([chosen], ["function_call"], every))
+            named = {"function_call": chosen}
         case AllowedToolsChoice(allowed_tools=allowed):
-            field = "tool_choice.allowed_tools.tools"
-            paths = [f"{field}[{number}].function" for number in range(len(allowed.tools))]
-            names = _named([each.function for each in allowed.tools], paths, every)
-            return _Callable(allowed.mode, names)
+            calls, field = allowed.mode, "tool_choice.allowed_tools.tools"
+            named = {
+                f"{field}[{n}].function": each.function for n, each in enumerate(allowed.tools)
+            }
         case _:
-            return _Callable(chosen or "auto", every)
-
-
-def _named(chosen: Sequence[FunctionChoice], paths: Sequence[str], known: list[str]) -> list[str]:
-    for choice, path in zip(chosen, paths, strict=True):
+            return chosen or "auto", [*known]
+    for path, choice in named.items():
         if choice.name not in known:
             reason = f"no function of this request is called {quoted(choice.name)}"
             raise invalid(f"{path}.name", reason)
-    return [choice.name for choice in chosen]
+    return calls, [choice.name for choice in named.values()]
 
 
 def _described(function: Function, schema: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from engine_core.turn_format import IdForm
 from server.templates.protocol import Message
 
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
-_DIGITS = 9
 
 
 def with_ids_of(form: IdForm, messages: Sequence[Message]) -> list[Message]:
@@ -39,4 +38,4 @@ def _id(form: IdForm, call: Message, number: int) -> str:
     if _NINE.fullmatch(own):
         return own
     # The same at every turn, for the prefix cache.
-    return hashlib.sha256(own.encode()).hexdigest()[:_DIGITS]
+    return hashlib.sha256(own.encode()).hexdigest()[:9]

@@ -9,14 +9,7 @@ import math
 import re
 from typing import NamedTuple
 
-from engine_core.turn_format import (
-    CallFormat,
-    IdForm,
-    Members,
-    Reasoning,
-    Slot,
-    TurnFormat,
-)
+from engine_core.turn_format import CallFormat, IdForm, Members, Reasoning, Slot, TurnFormat
 from server.templates.affixes import (
     common_prefix,
     common_suffix,
@@ -129,21 +122,16 @@ def _reasoning(writer: TurnWriter) -> _FoundReasoning | None:
         before, found, close = turn.partition(THOUGHT)
         close = first_marker(close.lstrip())
     if not (found and close.strip()):
-        closing = _CLOSING_TAG.search(writer.source)
-        return _FoundReasoning(_tags(closing[1]), "") if closing else None
+        if (tag := _CLOSING_TAG.search(writer.source)) is None:
+            return None
+        return _FoundReasoning(Reasoning(open=f"<{tag[1]}>", close=tag[0]), "")
     close = close.strip()
     marker = first_marker(close) or close
-    opening = _opening(writer, before)
-    if opening and not (opening in writer.answer(TEXT) and marker not in writer.answer(TEXT)):
-        reasoning = Reasoning(open=opening, close=marker)
-        return _FoundReasoning(reasoning, close.removeprefix(marker))
-    opened = writer.prompt()[len(common_prefix(writer.prompt(), before)) :].strip()
-    reasoning = Reasoning(open=opened, close=marker)
-    return _FoundReasoning(reasoning, close.removeprefix(marker)) if opened else None
-
-
-def _tags(name: str) -> Reasoning:
-    return Reasoning(open=f"<{name}>", close=f"</{name}>")
+    opening, plain = _opening(writer, before), writer.answer(TEXT)
+    if not opening or (opening in plain and marker not in plain):
+        opening = writer.prompt()[len(common_prefix(writer.prompt(), before)) :].strip()
+    reasoning = Reasoning(open=opening, close=marker)
+    return _FoundReasoning(reasoning, close.removeprefix(marker)) if opening else None
 
 
 def _opening(writer: TurnWriter, before: str) -> str:

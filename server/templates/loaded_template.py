@@ -472,7 +472,8 @@ class ProbedManners:
                 raise LeftOutError(f"{path}.content", what)
             place = "first" if kind.is_first else "later"
             raise LeftOutError(f"{path}.role", f"a {place} message of role {quoted(kind.role)}")
-        if manner.loses_name and message.get("name"):
+        # A name that is the role says nothing.
+        if manner.loses_name and message.get("name", "") not in ("", kind.role):
             raise LeftOutError(f"{path}.name", f"names in messages of role {quoted(kind.role)}")
         if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
             raise LeftOutError(f"{path}.{name}", "the reasoning of earlier answers")

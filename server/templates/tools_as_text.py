@@ -7,12 +7,7 @@ from typing import Any
 
 from engine_core.turn_format import CallFormat
 from server.templates.protocol import Message
-from server.turns.written_calls import (
-    WrittenCall,
-    example_call,
-    written_arguments,
-    written_calls,
-)
+from server.turns.written_calls import WrittenCall, example_call, written_arguments, written_calls
 
 _TOOLS = """\
 # Tools

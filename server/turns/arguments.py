@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
+from engine_core.structured.schema_tree import as_schema
 from engine_core.structured.schema_types import types_of
 from engine_core.turn_format import Members, Value
 from server.turns.literals import LiteralReader, NotALiteralError, value_of
@@ -69,10 +70,8 @@ class MemberReader:
         self._source = source
         self._members = members
         self._after = after
-        properties: object = schema.get("properties")
-        self._properties: Mapping[str, Any] = {}
-        if isinstance(properties, Mapping):
-            self._properties = cast(Mapping[str, Any], properties)
+        self._schema = schema
+        self._properties = as_schema(schema.get("properties"))
         # The longest first: it may begin with others.
         self._values = sorted(members.values, key=lambda value: -len(value.open))
 
@@ -105,31 +104,32 @@ class MemberReader:
         for value in self._values:
             if (yield from self._source.takes(value.open.rstrip())):
                 say(("" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
-                return (yield from self._value(value, self._properties.get(key), say))
+                types = types_of(self._properties.get(key), self._schema)
+                return (yield from self._value(value, types, say))
         return False
 
-    def _value(self, value: Value, schema: object, say: Say) -> Waiting[bool]:
+    def _value(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
         shared = [other for other in self._values if other.open == value.open]
         raw = next((each for each in shared if each.dialect is None), None)
         if raw is None:
-            return (yield from self._literal(value, schema, say))
+            return (yield from self._literal(value, types, say))
         if not raw.close.strip():
-            return (yield from self._unclosed(raw, schema, say))
+            return (yield from self._unclosed(raw, types, say))
         if set(raw.types) == {"string"} and len(shared) == 1:
-            schema = {"type": "string"}
-        return (yield from self._raw(raw, schema, say))
+            types = {"string"}
+        return (yield from self._raw(raw, types, say))
 
-    def _literal(self, value: Value, schema: object, say: Say) -> Waiting[bool]:
+    def _literal(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
         try:
             found = yield from LiteralReader(self._source, value.quote).value()
         except NotALiteralError:
             return False
-        if isinstance(found, str) and "string" not in types_of(schema):
-            found = value_of(found, schema)
+        if isinstance(found, str) and "string" not in types:
+            found = value_of(found, types)
         say(json.dumps(found, ensure_ascii=False))
         return (yield from self._source.takes("\n" + value.close))
 
-    def _raw(self, value: Value, schema: object, say: Say) -> Waiting[bool]:
+    def _raw(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
         """Read raw text up to its closer. A string is said as it comes."""
         edge = value.open[len(value.open.rstrip()) :]
         if edge and (yield from self._source.has(edge)):
@@ -137,27 +137,27 @@ class MemberReader:
         core = value.close.strip()
         edge = value.close[: len(value.close) - len(value.close.lstrip())]
         closers = (edge + core, core)
-        if types_of(schema) == {"string"}:
+        if types == {"string"}:
             say('"')
             found = yield from self._source.until(closers, lambda text: say(_escaped(text)))
             say('"')
             return bool(found)
         pieces: list[str] = []
         found = yield from self._source.until(closers, pieces.append)
-        say(json.dumps(value_of("".join(pieces), schema), ensure_ascii=False))
+        say(json.dumps(value_of("".join(pieces), types), ensure_ascii=False))
         return bool(found)
 
-    def _unclosed(self, value: Value, schema: object, say: Say) -> Waiting[bool]:
+    def _unclosed(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
         """Read a literal that shows as such, or raw text up to what comes next."""
         yield from self._source.space()
         char = yield from self._source.char()
-        quotes = "\"'" if types_of(schema) == {"string"} else "\"'[{"
+        quotes = "\"'" if types == {"string"} else "\"'[{"
         if char and char in quotes:
-            return (yield from self._literal(value, schema, say))
+            return (yield from self._literal(value, types, say))
         ends = (_first_word(self._members.between), _first_word(self._after))
         text = yield from self._source.upto(ends)
         if text is not None:
-            say(json.dumps(value_of(text.strip(), schema), ensure_ascii=False))
+            say(json.dumps(value_of(text.strip(), types), ensure_ascii=False))
         return text is not None
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -51,10 +51,8 @@ class CallReader:
             return
         while self._form.many:
             self._source.mark()
-            if not (yield from self._source.takes(self._form.between + "\n")):
-                self._source.back()
-                break
-            if not (yield from self._call(opened=False)):
+            another = yield from self._source.takes(self._form.between + "\n")
+            if not (another and (yield from self._call(opened=False))):
                 self._source.back()
                 break
         yield from self._source.takes("\n" + self._form.close)
@@ -76,8 +74,7 @@ class CallReader:
             elif piece.slot == "arguments":
                 if not name:
                     return False
-                after = "".join(p for p in self._form.call[place + 1 :] if isinstance(p, str))
-                yield from self._arguments(name, call_id, after)
+                yield from self._arguments(name, call_id, self._form.call[place + 1 :])
                 return True
             else:
                 call_id = yield from self._id()
@@ -97,8 +94,9 @@ class CallReader:
             found += self._source.take(1)
         return found
 
-    def _arguments(self, name: str, call_id: str, after: str) -> Waiting[None]:
-        """Read arguments and the literal behind them."""
+    def _arguments(self, name: str, call_id: str, behind: Sequence[str | Slot]) -> Waiting[None]:
+        """Read arguments, and the literals and slots `behind` them."""
+        after, *others = [each if isinstance(each, str) else "" for each in behind] or [""]
         self._source.unmark()
         self._begin(name, call_id)
         if self._form.members is None:
@@ -107,6 +105,11 @@ class CallReader:
         else:
             reader = MemberReader(self._source, self._form.members, after, self._tools[name])
             is_whole = yield from reader.read(self._argue)
+        for literal in others:
+            if literal:
+                yield from self._source.takes("\n" + literal)
+            else:
+                yield from self._id()  # too late to be the call's: it has begun
         self._end(is_whole)
 
     def _object(self, envelope: Envelope) -> Waiting[bool]:

@@ -3,9 +3,10 @@
 import json
 import re
 import sys
+from collections.abc import Set
 from typing import Any, NoReturn
 
-from engine_core.structured.schema_types import type_of_value, types_of
+from engine_core.structured.schema_types import type_of_value
 from server.turns.text_source import TextSource, Waiting
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
@@ -117,28 +118,19 @@ def _refused(word: str) -> NoReturn:
     raise ValueError(word)  # NaN, or an infinity
 
 
-def literal_of(text: str, quote: str = "") -> Any:
-    """The value of a whole text. Raises NotALiteralError."""
+def value_of(text: str, types: Set[str]) -> Any:
+    """The value of a raw text: the types that it may have say whether it is a string."""
+    if types == {"string"}:
+        return text
     source = TextSource()
     source.add(text)
     source.end()
-    reading = LiteralReader(source, quote).value()
     try:
-        next(reading)
+        next(LiteralReader(source).value())
     except StopIteration as end:
-        if not source.rest.strip():
-            return end.value
-    raise NotALiteralError
-
-
-def value_of(text: str, schema: object) -> Any:
-    """The value of a raw text: the schema says whether it is a string."""
-    types = types_of(schema)
-    if types == {"string"}:
-        return text
-    try:
-        value = literal_of(text)
+        value: Any = end.value
+        if not (source.rest.strip() or isinstance(value, str)) and type_of_value(value) & types:
+            return value
     except NotALiteralError:
-        return text
-    fits = not isinstance(value, str) and type_of_value(value) & types
-    return value if fits else text
+        pass
+    return text

@@ -101,12 +101,9 @@ class TurnParser:
     def _turn(self) -> Waiting[None]:
         if self.in_reasoning:
             yield from self._reasoning()
-        opening, closing = "", ""
-        if self._form.reasoning:
-            opening, closing = (
-                self._form.reasoning.open.strip(),
-                self._form.reasoning.close.strip(),
-            )
+        opening = closing = ""
+        if (reasoning := self._form.reasoning) is not None:
+            opening, closing = reasoning.open.strip(), reasoning.close.strip()
         markers = (opening, closing, *self._form.text_markers, *self._readers)
         while True:
             # Calls without a marker are at the beginning of the text only.
@@ -191,15 +188,15 @@ class TurnParser:
 
 def add_event(events: list[Event], event: Event) -> None:
     """Append an event. A delta is joined with one of its kind before it."""
-    last = events[-1] if events else None
-    if isinstance(last, ArgumentsDelta) and isinstance(event, ArgumentsDelta):
-        events[-1] = last._replace(text=last.text + event.text)
-    elif isinstance(last, TextDelta) and isinstance(event, TextDelta):
-        events[-1] = TextDelta(last.text + event.text)
-    elif isinstance(last, ReasoningDelta) and isinstance(event, ReasoningDelta):
-        events[-1] = ReasoningDelta(last.text + event.text)
-    else:
-        events.append(event)
+    match events[-1:], event:
+        case (
+            ([TextDelta(text)], TextDelta(more))
+            | ([ReasoningDelta(text)], ReasoningDelta(more))
+            | ([ArgumentsDelta(_, text)], ArgumentsDelta(_, more))
+        ):
+            events[-1] = event._replace(text=text + more)
+        case _:
+            events.append(event)
 
 
 def whole_calls(events: Sequence[Event]) -> list[tuple[CallBegin, str]]:

@@ -18,8 +18,6 @@ def test_agent(daemon, get_weather, streamed):
     async def run():
         client = OpenAIChatCompletionClient(
             model=daemon.model, base_url=daemon.v1, api_key=daemon.key, model_info=ABLE,
-            # By default it names each user, which a template may have no place for.
-            include_name_in_message=False,
         )  # fmt: skip
         agent = AssistantAgent(
             "assistant", client, tools=[get_weather], reflect_on_tool_use=True,

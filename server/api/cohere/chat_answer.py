@@ -194,7 +194,7 @@ class CohereForm(AnswerForm):
         )
 
     async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
-        return b"".join(map(_event, chain.from_iterable(map(self._told, pieces))))
+        return b"".join(map(_event, chain.from_iterable(map(self._of_piece, pieces))))
 
     def end(self, generation: Generation) -> bytes:
         # As Cohere's, an answer without anything has a part of text.
@@ -214,19 +214,19 @@ class CohereForm(AnswerForm):
         calls = self._ids.calls(piece)
         return CohereMessage(content=content or UNSET, tool_calls=calls or UNSET)
 
-    def _told(self, piece: TextPiece) -> list[CohereChatEvent]:
+    def _of_piece(self, piece: TextPiece) -> list[CohereChatEvent]:
         """The events of a piece, whose tokens come with the last."""
         self._has_called = piece.has_called
         if not (piece.text or piece.events or piece.tokens):
             return []
-        told = [
+        events = [
             event
             for read in piece.events or [TextDelta(piece.text)]
             for event in self._events(read, piece)
         ]
         if self._logprobs:
-            told[-1] = replace(told[-1], logprobs=self._item(piece.text, piece.tokens))
-        return told
+            events[-1] = replace(events[-1], logprobs=self._item(piece.text, piece.tokens))
+        return events
 
     def _events(self, read: Event, piece: TextPiece) -> Iterator[CohereChatEvent]:
         match read:

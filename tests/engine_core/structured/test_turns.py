@@ -119,18 +119,29 @@ def test_rows_follow_their_turns_whatever_runs_beside(
         assert ledger.finished[job, 0] == ("stop" if is_over else "length")
 
 
-def text_of(folder: Path, rules: TurnRules, seed: int, most: int = 60) -> str:
-    """A turn by the model alone, from a prompt that the seed chooses."""
+def turn_of(
+    folder: Path, rules: TurnRules, seed: int, most: int = 60, begins: str = ""
+) -> list[int]:
+    """A turn by the model alone, from a prompt that the seed chooses, and how it `begins`."""
     params = SamplingParams(eos_token_ids=STOPS)
-    matcher = TurnMatcher(compiled(folder, rules), params, VOCAB)
-    tokens = [seed]
+    turn = compiled(folder, rules)
+    matcher = TurnMatcher(turn, params, VOCAB)
+    tokens = [seed, *turn.vocabulary.tokenize_str(begins)]
+    assert all(map(matcher.accept, tokens[1:]))
     while len(tokens) < most and not matcher.complete and tokens[-1] not in STOPS:
         allowed = permitted(matcher)
         while not matcher.accept(token := next_token(tokens, allowed)):
             allowed = permitted(matcher)
         tokens.append(token)
-    own = [token for token in tokens[1:] if token not in STOPS]
-    return TOKENIZER.raw.decode(own, skip_special_tokens=False)
+    return [token for token in tokens[1:] if token not in STOPS]
+
+
+def decoded(tokens: list[int]) -> str:
+    return TOKENIZER.raw.decode(tokens, skip_special_tokens=False)
+
+
+def text_of(folder: Path, rules: TurnRules, seed: int, most: int = 60, begins: str = "") -> str:
+    return decoded(turn_of(folder, rules, seed, most, begins))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["special", "plain", "bare"])
@@ -155,6 +166,22 @@ def test_no_opening_is_written_where_calls_are_forbidden(folder: Path) -> None:
         assert form is FORMS[1] or any(form.calls[0].opening in text for text in free)
 
 
+@pytest.mark.parametrize(
+    ("calls", "fits"), [("none", [True, True, False]), ("auto", [True, True, True])]
+)
+def test_a_forbidden_opening_ends_before_its_markers_last_token(
+    folder: Path, calls: Literal["none", "auto"], fits: list[bool]
+) -> None:
+    """The opening is longer: no piece of it that looks like a call stays as text."""
+    form = TurnFormat(calls=(CallFormat(call=("<y>{", NAME, ":", ARGUMENTS, "}")),))
+    turn = compiled(folder, TurnRules(form=form, tools=TOOLS, calls=calls))
+    matcher = TurnMatcher(turn, SamplingParams(eos_token_ids=STOPS), VOCAB)
+    vocabulary = turn.vocabulary
+    assert [*map(matcher.accept, vocabulary.tokenize_str("<y>"))] == fits
+    refused = set(vocabulary.tokenize_str(">")) if calls == "none" else set[int]()
+    assert matcher.excluded == refused
+
+
 def test_an_opening_is_followed_by_a_call(folder: Path) -> None:
     rules = TurnRules(form=FORMS[0], tools=TOOLS)
     texts = ["".join(text_of(folder, rules, seed, 300).split()) for seed in range(30)]
@@ -163,28 +190,62 @@ def test_an_opening_is_followed_by_a_call(folder: Path) -> None:
     assert all(CALL.match(call) for some in calls for call in some[:-1])
 
 
-@pytest.mark.parametrize("budget", [1, 5])
-def test_reasoning_is_closed_after_its_budget(folder: Path, budget: int) -> None:
-    rules = TurnRules(form=FORMS[0], in_reasoning=True, reasoning_budget=budget)
+@pytest.mark.parametrize("opens", [False, True], ids=["behind the prompt", "opened"])
+@pytest.mark.parametrize("budget", [0, 1, 5])
+def test_reasoning_is_closed_after_its_budget(folder: Path, budget: int, opens: bool) -> None:
+    begins = "ff" if opens else ""
+    rules = TurnRules(form=FORMS[0], in_reasoning=not opens, reasoning_budget=budget)
     text = Grammar("regex", "[0-9]{2,4}", "text")
     for seed in range(10):
-        reasoning, _, rest = text_of(folder, rules, seed).partition("ab")
-        assert len(TOKENIZER.encode([reasoning], add_special_tokens=False)[0]) // 4 <= 2 * budget
-        formed = text_of(folder, msgspec.structs.replace(rules, text=text), seed)
-        assert re.fullmatch(r"\s*[0-9]{2,4}", formed.partition("ab")[2]), (formed, rest)
+        for each in (rules, msgspec.structs.replace(rules, text=text)):
+            tokens = turn_of(folder, each, seed, begins=begins)
+            # Both markers are two characters.
+            most = 2 * opens + budget + 2
+            has_ended = each.text is None and len(tokens) < most
+            assert has_ended or "ab" in decoded(tokens[:most])
+            rest = decoded(tokens).partition("ab")[2]
+            assert each.text is None or re.fullmatch(r"\s*[0-9]{2,4}", rest)
 
 
-def test_what_text_cannot_follow_is_refused_for_strict_tools_alone(folder: Path) -> None:
-    members = Members(before="<y", values=(Value(types=("string",), open=">", close="<"),))
+@pytest.mark.parametrize("form", FORMS[:2], ids=["special", "plain"])
+@pytest.mark.parametrize("opens", [False, True], ids=["behind the prompt", "opened"])
+def test_a_required_call_may_end_reasoning(folder: Path, form: TurnFormat, opens: bool) -> None:
+    rules = TurnRules(form=form, tools=TOOLS, calls="required", in_reasoning=not opens)
+    opening = form.calls[0].opening
+    begins = f"{'ff' * opens}12{opening}"
+    for seed in range(10):
+        text = "".join(text_of(folder, rules, seed, 300, begins).split())
+        calls = text.split(opening)[1:]
+        assert all(CALL.match(call) for call in calls), text
+
+
+@pytest.mark.parametrize(
+    ("value", "keyword"),
+    [
+        ({"type": "string", "pattern": "^a"}, "pattern"),
+        ({"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}, "anyOf"),
+        ({"anyOf": [{"$ref": "#/$defs/any"}, {"type": "null", "title": "None"}]}, None),
+        ({"enum": ["a", "b"], "description": "One."}, None),
+    ],
+)
+def test_what_text_cannot_follow_is_refused_for_strict_tools_alone(
+    folder: Path, value: dict[str, object], keyword: str | None
+) -> None:
+    types = ("string", "null")
+    members = Members(before="<y", values=(Value(types=types, open=">", close="<"),))
     form = TurnFormat(calls=(CallFormat(call=("<c>", NAME, ARGUMENTS, "."), members=members),))
-    schema = {"properties": {"x": {"type": "string", "pattern": "^a"}}}
+    defs = {"word": {"type": "string", "enum": ["a"]}, "any": {"type": "string"}}
+    schema = {"properties": {"x": value}, "$defs": defs}
     tool = ToolRules(name="a", parameters=json.dumps(schema), strict=False, param="tools[0]")
-    assert compiled(folder, TurnRules(form=form, tools=(tool,))).ignored == ("tools[0].pattern",)
-    strict = msgspec.structs.replace(tool, strict=True)
-    with pytest.raises(
-        GrammarError, match="pattern: this model's calls write it as text"
-    ) as caught:
-        compiled(folder, TurnRules(form=form, tools=(strict,)))
+    loose = compiled(folder, TurnRules(form=form, tools=(tool,)))
+    assert loose.ignored == ((f"tools[0].{keyword}",) if keyword else ())
+    strict = TurnRules(form=form, tools=(msgspec.structs.replace(tool, strict=True),))
+    if keyword is None:
+        assert compiled(folder, strict).ignored == ()
+        return
+    expected = f"{keyword}: this model's calls write it as text"
+    with pytest.raises(GrammarError, match=expected) as caught:
+        compiled(folder, strict)
     assert caught.value.param == "tools[0]"
 
 

@@ -51,6 +51,22 @@ def test_a_turn_with_a_call(deployment, say, streamed):
     assert len(ids) == 2
 
 
+def test_the_tokens_of_tools_are_those_of_the_chats_prompt(deployment, say, tokenizer):
+    say(PLAIN)
+    chat(deployment, tools=TOOLS)
+    (text,) = deployment.job("writer").texts
+    asked = {"model": "writer", "messages": HELLO, "tools": TOOLS}
+    tokens = deployment.ask("/tokenize", **asked)["tokens"]
+    assert tokens == tokenizer.raw.encode(text, add_special_tokens=False).ids
+    assert tokens != deployment.ask("/tokenize", **{**asked, "tools": []})["tokens"]
+    for fields, field in (
+        ({"tools": [*TOOLS, *TOOLS]}, "tools[1].function.name"),
+        ({"messages": None, "prompt": "x"}, "tools"),
+    ):
+        refused = deployment.http.post("/tokenize", json=asked | fields)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
 def test_the_tokens_of_reasoning_are_counted(deployment, say, tokenizer):
     say(PLAIN)
     reasoned = len(tokenizer.raw.encode("Hm.</think>", add_special_tokens=False).ids)

@@ -233,6 +233,9 @@ def test_names_are_written_or_refused():
     assert prompt(source, said("user", "a", name="Ada")) == "Ada: a"
     assert left_out(source, USER, said("assistant", "a", name="Bob")) == "messages[1].name"
     assert left_out(CHATML, said("user", "a", name="Ada")) == "messages[0].name"
+    assert left_out(CHATML, said("user", "a", name="assistant")) == "messages[0].name"
+    assert prompt(CHATML, said("user", "a", name="user")) == prompt(CHATML, said("user", "a"))
+    assert prompt(source, said("user", "a", name="user")) == "user: a"
     assert prompt(AS_JSON, USER, calling("f"), RESULT | {"name": "f"}), "its call has the name"
 
 

@@ -23,7 +23,11 @@ SCHEMAS = {
             "on": {"type": "boolean"},
             "any": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
             "of": {"type": "object"},
+            "ref": {"$ref": "#/$defs/word"},
+            "choice": {"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]},
         },
+        "$defs": {"word": {"$ref": "#/definitions/text"}},
+        "definitions": {"text": {"type": "string"}},
     },
     "get_all": {"type": "object"},
 }
@@ -58,6 +62,19 @@ FORMS: dict[str, TurnFormat] = {
                 open="<calls>",
                 call=("<call>functions.", NAME, ":", INDEX, "<args>", ARGUMENTS, "</call>"),
                 close="</calls>",
+            ),
+        )
+    ),
+    "id behind": TurnFormat(
+        calls=(
+            CallFormat(call=("<call>", NAME, " ", ARGUMENTS, "<id>", ID, "</id>", INDEX, "<end>")),
+        )
+    ),
+    "tags with an id": TurnFormat(
+        calls=(
+            CallFormat(
+                call=("<call>", NAME, ">", ARGUMENTS, "<id>", ID, "</call>"),
+                members=members(Value(types=JSON_TYPES, open=">", close="</p>"), before="<p="),
             ),
         )
     ),

@@ -82,6 +82,26 @@ TURNS = [
         'I call.<calls><call>functions.get_all:0<args>{"x": [1]}</call></calls>',
         Turn("I call.", "", (("get_all", {"x": [1]}),)),
     ),
+    (
+        "id behind",
+        '<call>get {"n": 1}<id>a-1</id>0<end>\n<call>get_all {}<id>b</id>1<end> Then.',
+        Turn("Then.", "", (("get", {"n": 1}), ("get_all", {}))),
+    ),
+    (
+        "tags with an id",
+        "<call>get><p=n>1</p><id>a-1</call>Then.",
+        Turn("Then.", "", (("get", {"n": 1}),)),
+    ),
+    (
+        "tags",
+        "<call><function=get><p=ref>5</p><p=choice>null</p></function></call>",
+        Turn(calls=(("get", {"ref": "5", "choice": None}),)),
+    ),
+    (
+        "tags",
+        "<call><function=get><p=choice>5</p></function></call>",
+        Turn(calls=(("get", {"choice": "5"}),)),
+    ),
     ("tags", TAGS, Turn(calls=(("get", {"a": " 12 \n", "n": 12, "on": True}),))),
     (
         "tags",
@@ -245,4 +265,4 @@ def test_random_text_is_read_alike_in_whole_and_in_pieces(name: str) -> None:
 )
 def test_a_number_beyond_all_floats_is_the_last_one(text: str, value: object) -> None:
     """A schema's grammar permits such numbers, and JSON has no infinity."""
-    assert value_of(text, {"type": ["number", "string"]}) == value
+    assert value_of(text, {"number", "string"}) == value
