@@ -29,15 +29,15 @@ class LarkRules:
         self._special = special
         longest_first = sorted(special, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._rules: list[str] = []
+        self._rules: dict[str, str] = {}  # names by what stands behind them
 
     def grammar(self, start: str) -> str:
-        return "\n".join([f"start: {start}", *self._rules, _TERMINALS])
+        rules = (f"{name}{rule}" for rule, name in self._rules.items())
+        return "\n".join([f"start: {start}", *rules, _TERMINALS])
 
     def rule(self, body: str, attributes: str = "") -> str:
-        name = f"r{len(self._rules)}"
-        self._rules.append(f"{name}{attributes}: {body}")
-        return name
+        """The name of a rule. Those of one body are one."""
+        return self._rules.setdefault(f"{attributes}: {body}", f"r{len(self._rules)}")
 
     def recursive(self, body: Callable[[str], str]) -> str:
         """A rule whose body is made of its name, which may stand within it."""

@@ -2,8 +2,9 @@
 
 import json
 import re
+import sys
 from collections.abc import Set
-from typing import Any
+from typing import Any, NoReturn
 
 from engine_core.structured.schema_types import type_of_value
 from server.turns.text_source import TextSource, Waiting
@@ -12,6 +13,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _MAX_DEPTH = 64
+_MAX_FLOAT = sys.float_info.max
 
 
 class NotALiteralError(Exception):
@@ -103,12 +105,18 @@ def _constant(word: str) -> Any:
     if word.lower() in _CONSTANTS:
         return _CONSTANTS[word.lower()]
     try:
-        value = json.loads(word)
+        return json.loads(word, parse_float=_finite, parse_constant=_refused)
     except ValueError:
         raise NotALiteralError from None
-    if isinstance(value, float) and value - value != 0:
-        raise NotALiteralError  # JSON has no NaN and no infinity
-    return value
+
+
+def _finite(text: str) -> float:
+    """The nearest number that there is. A schema's grammar has larger ones, JSON no infinity."""
+    return max(-_MAX_FLOAT, min(_MAX_FLOAT, float(text)))
+
+
+def _refused(word: str) -> NoReturn:
+    raise ValueError(word)  # NaN, or an infinity
 
 
 def value_of(text: str, types: Set[str]) -> Any:
