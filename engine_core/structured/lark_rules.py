@@ -29,21 +29,26 @@ class LarkRules:
         self._special = special
         longest_first = sorted(special, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._rules: dict[str, str] = {}  # names by what stands behind them
+        self._rules: list[str] = []
+        self._names: dict[str, str] = {}  # of rules by what stands behind their names
 
     def grammar(self, start: str) -> str:
-        rules = (f"{name}{rule}" for rule, name in self._rules.items())
-        return "\n".join([f"start: {start}", *rules, _TERMINALS])
+        return "\n".join([f"start: {start}", *self._rules, _TERMINALS])
 
     def rule(self, body: str, attributes: str = "") -> str:
         """The name of a rule. Those of one body are one."""
-        return self._rules.setdefault(f"{attributes}: {body}", f"r{len(self._rules)}")
+        text = f"{attributes}: {body}"
+        if text not in self._names:
+            self._names[text] = name = f"r{len(self._rules)}"
+            self._rules.append(name + text)
+        return self._names[text]
 
     def recursive(self, body: Callable[[str], str]) -> str:
         """A rule whose body is made of its name, which may stand within it."""
-        name = self.rule("")
-        self._rules[int(name[1:])] = f"{name}: {body(name)}"
-        return name
+        number = len(self._rules)
+        self._rules.append("")
+        self._rules[number] = f"r{number}: {body(f'r{number}')}"
+        return f"r{number}"
 
     def literal(self, text: str) -> str:
         """A literal as the parser reads it: any white space, or none, where there is some."""
