@@ -48,7 +48,7 @@ def test_answers_are_as_described(options_daemon: Daemon, tmp_path) -> None:
         "--url", options_daemon.url,
         "--header", f"Authorization: {HEADERS['Authorization']}",
         "--seed", "1", "--max-examples", "2", "--phases", "coverage,fuzzing",
-        "--generation-database", "none", "--request-timeout", "90",
+        "--generation-database", "none", "--request-timeout", "30",
         "--exclude-checks", _NOT_CHECKED, "--continue-on-failure", "--no-color",
         "--warnings", "off",
     ]  # fmt: skip
