@@ -132,4 +132,4 @@ def test_streams_say_what_whole_answers_do(
     with running(str(folder), "--threads", "1") as daemon:
         bodies = [drawn_chat(seed, openings, closers) for seed in range(streams)]
         found = asyncio.run(ask(daemon.url, bodies))
-    assert not found, "\n".join(found[:20])
+    assert not found, "\n".join([*found[:5], *daemon.log[-40:]])
