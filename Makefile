@@ -8,6 +8,8 @@ RUN_READY := $(VENV)/.run-ready
 TEST_READY := $(VENV)/.test-ready
 CLIENTS_READY := .venv-clients/.installed
 NEWEST_CLIENTS_READY := .venv-clients-newest/.installed
+AGENTS_READY := .venv-agents/.installed
+OPENAI_2_AGENTS_READY := .venv-agents-openai-2/.installed
 DEPLOY_READY := .venv-deploy/.installed
 DEPLOY_TOOLS := tests/deploy/tools
 NODE_READY := $(DEPLOY_TOOLS)/node_modules/.installed
@@ -23,13 +25,15 @@ HELD := '^(torch|triton|numpy)=='
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-deploy test-models debian check coverage bench attack constraints test-newest
+.PHONY: help run test test-long test-agents test-turns test-deploy test-models debian check coverage bench attack constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
 	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
 	@echo "make test         the checks, then the test suite"
 	@echo "make test-long    what takes longest: more cases of what \`make test\` tests, and clients"
+	@echo "make test-agents  loops of tools by the frameworks that people write agents with"
+	@echo "make test-turns   20,000 streams of chats with tools, and a million random tokens of turns"
 	@echo "make test-deploy  what is in deploy/ and the image, by the real tools (README.md)"
 	@echo "make test-models  every family of models in more stages, cut up in more ways, and spoilt"
 	@echo "make check        ruff, pyright, the import rules and the limits on lines of code"
@@ -48,11 +52,17 @@ run: $(RUN_READY)
 
 # Three tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
-	$(BIN)/pytest -q -m "not (alone or gpu or matrix or deploy or long)" --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -m "not (agents or alone or gpu or matrix or deploy or long or turns)" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
 
 test-long: $(TEST_READY) $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 	$(BIN)/pytest -q -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+test-agents: $(TEST_READY) $(AGENTS_READY) $(OPENAI_2_AGENTS_READY)
+	$(BIN)/pytest -q -m agents tests/e2e/users
+
+test-turns: $(TEST_READY)
+	$(BIN)/pytest -q -m turns tests/server/turns tests/e2e/turns
 
 # Not two at a time: they build images, run containers and measure.
 test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(NODE_READY)
@@ -113,11 +123,15 @@ $(CLIENTS_READY): tests/clients/requirements.txt
 $(CLIENTS_READY): TITLE := the clients that tests drive (1 of 2), 0.1 GB
 $(NEWEST_CLIENTS_READY): tests/clients/requirements-newest.txt
 $(NEWEST_CLIENTS_READY): TITLE := their newest releases (2 of 2), 0.1 GB
+$(AGENTS_READY): tests/agents/requirements.txt
+$(AGENTS_READY): TITLE := frameworks for agents (1 of 2), 0.2 GB
+$(OPENAI_2_AGENTS_READY): tests/agents/requirements-openai-2.txt
+$(OPENAI_2_AGENTS_READY): TITLE := those that need openai 2 (2 of 2), 0.3 GB
 $(DEPLOY_READY): $(DEPLOY_TOOLS)/requirements.txt
 $(DEPLOY_READY): TITLE := the tools that the tests of deploy/ run, 0.2 GB
 
 # Each list is complete, so pip need not search for what fits: that takes it minutes.
-$(CLIENTS_READY) $(NEWEST_CLIENTS_READY) $(DEPLOY_READY):
+$(CLIENTS_READY) $(NEWEST_CLIENTS_READY) $(AGENTS_READY) $(OPENAI_2_AGENTS_READY) $(DEPLOY_READY):
 	@$(PYTHON) -m venv --clear $(@D)
 	$(STEP) "$(TITLE)" $(call PIP_OF,$(@D)) \
 		--no-deps --no-compile --only-binary :all: --requirement $<

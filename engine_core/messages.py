@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 import msgspec
 
 from engine_core.refusal import ErrorCode
+from engine_core.turn_format import TurnFormat
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs, StepTimes
 from workers.contract.token_sampling import TokenSampling
@@ -33,6 +34,44 @@ class Grammar(msgspec.Struct, array_like=True, frozen=True):
     param: str
 
 
+class ToolRules(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """A tool that a turn may call. `parameters` is the JSON schema of its arguments, followed as
+    far as it can be unless `strict`. `param` is the field of the request that it comes from."""
+
+    name: str
+    parameters: str
+    strict: bool
+    param: str
+
+
+class TurnRules(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
+    """What an assistant's turn may hold besides free text.
+
+    form        how reasoning and calls are written
+    tools       those that may be called
+    calls       whether calls may come, must, or must not
+    parallel    whether more than one call may come
+    in_reasoning      whether the prompt ends inside reasoning
+    reasoning_budget  tokens of reasoning after which it is closed; None: no limit
+    text        what the text of a turn without calls must match, behind the reasoning
+    """
+
+    form: TurnFormat
+    tools: tuple[ToolRules, ...] = ()
+    calls: Literal["auto", "none", "required"] = "auto"
+    parallel: bool = True
+    in_reasoning: bool = False
+    reasoning_budget: int | None = None
+    text: Grammar | None = None
+
+    @property
+    def param(self) -> str:
+        """The field of the request that all its tools come from, or the text's."""
+        if self.tools:
+            return self.tools[0].param.partition("[")[0]
+        return self.text.param if self.text else ""
+
+
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """How a row's tokens are sampled, when it ends and which log-probabilities are reported.
 
@@ -41,6 +80,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     allowed_token_ids  the only tokens that may be sampled; all, if it is empty
     bad_words       the ids of each word that is never written
     grammar         what the text must match
+    turn            what an assistant's turn may hold; in place of `grammar`, which is part of it
     seed            None draws one for each row
     max_tokens      None runs to the model's length
     lowered_to_fit  whether `max_tokens` is lowered to what a prompt leaves of that, one at least
@@ -57,6 +97,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     allowed_token_ids: frozenset[int] = frozenset()
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None
+    turn: TurnRules | None = None
     seed: int | None = None
     max_tokens: int | None = None
     lowered_to_fit: bool = False

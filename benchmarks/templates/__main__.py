@@ -95,10 +95,13 @@ async def _outcome(
     reference: Reference,
 ) -> Outcome:
     parsed = msgspec.convert(messages, list[ChatMessage])
-    asked = await conversation(parsed, _OPTIONS, client.template)
-    expected = reference.prompt(_shaped(loaded, asked))
     as_written = reference.prompt(_with_objects(messages))
     lost_as_written = as_written is not None and not _has_all(as_written, messages)
+    try:
+        asked = await conversation(parsed, _OPTIONS, client.template)
+    except RefusalError as error:  # of any template
+        return Outcome(name, "refused by name", error.message, lost_as_written)
+    expected = reference.prompt(_shaped(loaded, asked))
     try:
         prompt = await client.prompt_of(frame(asked), NO_KEY)
     except RefusalError as error:
@@ -139,7 +142,7 @@ def _has_all(prompt: str, messages: list[JSON], *, reasoning: bool = False) -> b
     return all(word in text for word in words if reasoning or word != REASONING_WORD)
 
 
-def _templates(folder: Path) -> Iterator[tuple[Path, str]]:
+def templates_of(folder: Path) -> Iterator[tuple[Path, str]]:
     """Those of a folder, each once."""
     seen: set[str] = set()
     for file in sorted(folder.rglob("*.jinja")):
@@ -156,7 +159,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     found: list[Outcome] = []
     collections: Counter[str] = Counter()
-    for file, source in _templates(folder):
+    for file, source in templates_of(folder):
         try:
             outcomes = asyncio.run(outcomes_of(source))
         except TemplateError as error:

@@ -179,6 +179,9 @@ class DecoderScheduler:
         else:
             over = confirm_encoded_rows(batch, output, outbox)
         for request in over:
+            if request.rewound:
+                self._begin_again(request)
+                continue
             if request.kind is JobKind.BATCH:
                 self._waiting.batch.finished(request)
             self._end(request)
@@ -371,6 +374,12 @@ class DecoderScheduler:
 
     def _preempt(self, request: Request) -> None:
         self._counted.preemptions += 1
+        self._begin_again(request)
+
+    def _begin_again(self, request: Request) -> None:
+        """Have a request wait for a slot. What it has computed is cached."""
+        if request.status is Status.WAITING:
+            return
         self._release(request)
         request.wait_again()
         self._waiting.of(request).put_back(request, 0)

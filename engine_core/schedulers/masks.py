@@ -9,7 +9,7 @@ import numpy as np
 
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.request import Request, Status
-from engine_core.structured.matcher import fill_masks
+from engine_core.structured.matcher import clear, fill_masks
 from workers.contract.messages import StepMask
 
 
@@ -29,11 +29,11 @@ class StepMasks:
     def owe(self, batch: DecodeBatch) -> bytes:
         """`batch` is submitted. Returns `DecodeStep.masked`."""
         sampled = [r for r, s in zip(batch.requests, batch.samples, strict=True) if s]
-        requests = [request for request in sampled if request.constrained]
+        requests = [request for request in sampled if request.masked]
         if not requests:
             return b""
         self._owed.append((batch.step, requests))
-        return bytes([request.constrained for request in sampled])
+        return bytes([request.masked for request in sampled])
 
     def compute(self) -> Iterator[tuple[StepMask, list[Request]]]:
         """The masks that can be computed now, by step, each with the requests that cannot go on."""
@@ -44,12 +44,18 @@ class StepMasks:
     def _fill(self, step: int, requests: list[Request]) -> tuple[StepMask, list[Request]]:
         """Requests that have ended, or fail now, may sample any token: nobody reads it."""
         open_ones = [(i, r) for i, r in enumerate(requests) if r.status is not Status.ENDED]
-        matchers = [(i, r.matcher) for i, r in open_ones if r.matcher is not None]
+        matchers = [
+            (i, r.matcher.grammar)
+            for i, r in open_ones
+            if r.matcher is not None and r.matcher.grammar is not None
+        ]
         words = max([matcher.words for _, matcher in matchers], default=self._vocab_words)
         bits = np.full((len(requests), words), 0xFFFFFFFF, np.uint32)
         failed = set(fill_masks(bits, matchers))
         bits = bits[:, : self._vocab_words]
         for i, r in open_ones:
+            if r.matcher is not None:
+                clear(bits[i], r.matcher.excluded)
             if r.limits is not None and not r.limits.restrict(bits[i], r.tokens, r.prompt_len):
                 failed.add(i)
         bits[list(failed)] = 0xFFFFFFFF

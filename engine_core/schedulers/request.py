@@ -17,6 +17,7 @@ from workers.contract.token_sampling import BarredTokens, TokenBias
 
 if TYPE_CHECKING:
     from engine_core.structured.matcher import Matcher, TokenLimits
+    from engine_core.structured.turn_matcher import TurnMatcher
 
 _SEED_BITS = 63
 _NO_BIAS, _NONE_BARRED = TokenBias(), BarredTokens()
@@ -50,6 +51,8 @@ class Request:
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
     unresolved     sampled tokens still on their way: at most two, one and the ahead step's
+    rewound        whether it begins again, and steps in flight do not count, as they hold a token
+                   that its matcher refused
     resident_from  positions from here on take their token from the slot's buffer, because it was
                    sampled while the request held this slot
     last_step      the newest step that samples for it
@@ -69,7 +72,7 @@ class Request:
     seed: int
     prompt_len: int = field(init=False)
     stops: frozenset[int] = field(init=False)
-    matcher: Matcher | None = None
+    matcher: Matcher | TurnMatcher | None = None
     limits: TokenLimits | None = None
     barred: bytes = b""
     read: bytes = b""
@@ -82,6 +85,7 @@ class Request:
     submitted: int = 0
     in_flight: int = 0
     unresolved: int = 0
+    rewound: bool = False
     resident_from: int = 0
     last_step: int = -1
     blocks: list[int] = field(default_factory=list[int])
@@ -111,8 +115,13 @@ class Request:
 
     @property
     def constrained(self) -> bool:
-        """True if its steps need a mask."""
+        """True if its steps may need a mask."""
         return self.matcher is not None or self.limits is not None
+
+    @property
+    def masked(self) -> bool:
+        """True if the next token needs a mask."""
+        return self.limits is not None or (self.matcher is not None and self.matcher.masked)
 
     @property
     def awaits_scores(self) -> bool:
@@ -127,7 +136,7 @@ class Request:
 
     def begin(self, start: int, shared_blocks: int) -> None:
         """Begin with the first `start` positions, and these whole blocks, in the cache."""
-        self.status = Status.RUNNING
+        self.status, self.rewound = Status.RUNNING, False
         self.submitted = start
         self.registered = self.indexed = shared_blocks
         self.resident_from = len(self.tokens)

@@ -28,7 +28,8 @@ _ITEM = 4  # bytes of an int32 or float32
 def confirm_rows(
     batch: DecodeBatch, output: GenerateOutput, kv: KVCacheManager, outbox: Outbox
 ) -> Iterator[Request]:
-    """Advance every request of `batch` by its result. Yields the requests that are over.
+    """Advance every request of `batch` by its result. Yields the requests that are over, or
+    rewound: their tokens are to be sampled again.
 
     Results of requests that ended meanwhile are ignored. One without finite logits fails its job.
     """
@@ -48,17 +49,12 @@ def confirm_rows(
             continue
         token, logprobs = next(tokens), next(sampled)
         request.unresolved -= 1
-        if request.status is ended or request.read:
+        if request.status is ended or request.read or request.rewound:
             continue
-        if token < 0:
-            outbox.fail_not_finite(request.job)
+        if _refuses(request, token, outbox):
             yield request
             continue
         matcher = request.matcher
-        if matcher is not None and not matcher.accept(token):
-            fail_off_grammar(request, outbox)
-            yield request
-            continue
         finish = _advance(request, token, kv)
         if matcher is not None and matcher.complete and finish != "stop":
             # No end token was sampled, so the last token is text: it is sent before the end.
@@ -69,6 +65,20 @@ def confirm_rows(
             yield request
     if output.read:
         yield from _confirm_read_rows(batch, output.read, outbox)
+
+
+def _refuses(request: Request, token: int, outbox: Outbox) -> bool:
+    """Whether a sampled token is none, or is not allowed: it is sampled again, or the job fails."""
+    matcher = request.matcher
+    if token < 0:
+        outbox.fail_not_finite(request.job)
+    elif matcher is None or matcher.accept(token):
+        return False
+    elif matcher.may_retry:
+        request.rewound = True
+    else:
+        fail_off_grammar(request, outbox)
+    return True
 
 
 def num_sampled(batch: DecodeBatch) -> int:

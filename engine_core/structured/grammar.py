@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Set
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Set
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from engine_core.messages import Grammar
 from engine_core.structured.json_schema import Unheld, rewritten
+from engine_core.structured.lark_rules import JSON_WHITESPACE, json_body, quoted
 from engine_core.structured.schema_tree import (
     GrammarError,
     SchemaPath,
@@ -25,8 +26,7 @@ from engine_core.structured.schema_tree import (
     schemas_in,
     without,
 )
-from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, as_exception
-from workers.contract.config import ExecutionConfig
+from engine_core.tokenization.tokenizer import Tokenizer, as_exception
 
 _MAX_MESSAGE = 300
 _PROBED_TOKENS = 4
@@ -38,15 +38,22 @@ _WALKED_TOKENS = 128
 _STRIDE = 7919
 """Picks other tokens each time, short and long ones."""
 
-# A space, or a line break with its indentation: JSON may be laid out, but not be endless blanks.
-_JSON_WHITESPACE = r" |\n {0,40}"
-
 # A regular expression of a few characters can expand to millions of states. These bounds keep the
 # worst known mask at some 100 ms and a matcher at some 30 MB; usual schemas need far less.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=50_000,
     step_max_items=20_000,
+    max_lexer_states=30_000,
+    verbose_errors=False,
+)
+
+# A turn may have a thousand small tools. Any of them may be called next: so many items has a row.
+_TURN_LIMITS = LLParserLimits(
+    initial_lexer_fuel=600_000,
+    step_lexer_fuel=50_000,
+    step_max_items=20_000,
+    max_items_in_row=10_000,
     max_lexer_states=30_000,
     verbose_errors=False,
 )
@@ -71,9 +78,6 @@ class CompiledGrammar(NamedTuple):
     ignored: tuple[str, ...] = ()
 
 
-Compile = Callable[[Grammar], CompiledGrammar]
-
-
 class GrammarCompiler:
     """Compiles grammars over one tokenizer.
 
@@ -83,26 +87,55 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         """Takes 0.5 s for 128,000 tokens, with the interpreter's lock. Raises GrammarError."""
+        self._tokenizer = tokenizer
         raw = tokenizer.raw
         self._end = raw.get_vocab_size()
         size = max(vocab_size, self._end + 1)
         self._words = -(-size // 32)
         try:
             marked = _with_token(raw, self._end)
-            self._vocabulary = LLTokenizer(marked, n_vocab=size, eos_token=self._end)
+            self.vocabulary = LLTokenizer(marked, n_vocab=size, eos_token=self._end)
         except BaseException as error:
             reason = as_exception(error)
             raise GrammarError(f"its tokenizer cannot be read for it: {reason}") from None
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Lets other threads run. Raises GrammarError if the grammar is wrong or too complex."""
+        ignored: tuple[str, ...] = ()
         if grammar.kind in ("regex", "choice"):
-            start, ignored = self._start_of_text(grammar.kind, grammar.source), ()
+            start = self._start_of_text(grammar.kind, grammar.source)
         else:
-            start, ignored = self._schema(grammar.source, strict=grammar.kind == "json_schema")
+            text, ignored = self.followed(grammar.source, strict=grammar.kind == "json_schema")
+            start = self._start_of_schema(text)
+        return self._compiled(start, ignored)
+
+    def start_of(self, lark: str) -> CompiledGrammar:
+        """Compile a grammar of our own. Raises GrammarError."""
+        return self._compiled(self._start(LLMatcher.grammar_from_lark(lark), _TURN_LIMITS))
+
+    def expression(self, grammar: Grammar) -> tuple[str, tuple[str, ...]]:
+        """The body of a rule in Lark for a grammar, and the paths of what is left out. Raises
+        GrammarError."""
+        if grammar.kind == "regex":
+            self._start_of_text("regex", grammar.source)
+            return f"/{grammar.source.replace('/', chr(92) + '/')}/", ()
+        if grammar.kind == "choice":
+            texts: list[str] = msgspec.json.decode(grammar.source)
+            return " | ".join(map(quoted, texts)), ()
+        text, ignored = self.followed(grammar.source, strict=grammar.kind == "json_schema")
+        return json_body(msgspec.json.decode(text)), ignored
+
+    def _compiled(self, start: LLMatcher, ignored: tuple[str, ...] = ()) -> CompiledGrammar:
         return CompiledGrammar(start, self._end, self._words, ignored)
 
-    def _schema(self, source: str, *, strict: bool) -> tuple[LLMatcher, tuple[str, ...]]:
+    @cached_property
+    def special(self) -> Mapping[str, int]:
+        """The special tokens of the vocabulary by their text."""
+        added = self._tokenizer.raw.get_added_tokens_decoder()
+        is_special = self.vocabulary.is_special_token
+        return {token.content: number for number, token in added.items() if is_special(number)}
+
+    def followed(self, source: str, *, strict: bool) -> tuple[str, tuple[str, ...]]:
         """The schema as far as it can be followed, and the paths of what is left out.
 
         If it is `strict` nothing is, and objects that list their properties have no others. Raises
@@ -118,15 +151,15 @@ class GrammarCompiler:
             for fault in [*faults, *unheld] if strict else ():
                 raise GrammarError(f"{path_text(fault.path)}: {fault.reason}")
             try:
-                compiled = self._start_of_schema(text)
+                self._start_of_schema(text)
             except GrammarError as error:
                 path = self._fault(root, left_out, deadline, closed=strict)
                 if path is None and not strict:
-                    return self._start_of_schema("{}"), ("$",)
+                    return "{}", ("$",)
                 faults = [Unheld(path or (), str(error))]
             else:
                 paths = left_out.union(fault.path for fault in unheld)
-                return compiled, tuple(sorted(map(path_text, paths)))
+                return text, tuple(sorted(map(path_text, paths)))
 
     def _fault(
         self, root: Any, left_out: Set[SchemaPath], deadline: float, *, closed: bool
@@ -164,7 +197,7 @@ class GrammarCompiler:
         """Raises GrammarError."""
         try:
             source = LLMatcher.grammar_from_json_schema(
-                schema, defaults={"whitespace_pattern": _JSON_WHITESPACE}
+                schema, defaults={"whitespace_pattern": JSON_WHITESPACE}
             )
         except ValueError as error:
             raise GrammarError(_one_line(str(error))) from None
@@ -178,8 +211,8 @@ class GrammarCompiler:
             self._probe(start, _WALKED_TOKENS, stride=_STRIDE)
         return start
 
-    def _start(self, source: str) -> LLMatcher:
-        start = LLMatcher(self._vocabulary, source, log_level=0, limits=_LIMITS)
+    def _start(self, source: str, limits: LLParserLimits = _LIMITS) -> LLMatcher:
+        start = LLMatcher(self.vocabulary, source, log_level=0, limits=limits)
         self._probe(start, _PROBED_TOKENS)
         return start
 
@@ -203,21 +236,6 @@ class GrammarCompiler:
         start.reset()
 
 
-def compiler_for(config: ExecutionConfig, tokenizer: Tokenizer) -> Compile:
-    """The function that compiles a model's grammars, or raises GrammarError for each."""
-    try:
-        if not (Path(config.model.path) / TOKENIZER_FILE).exists():
-            raise GrammarError("it has no tokenizer")
-        return GrammarCompiler(tokenizer, config.model.vocab_size).compile
-    except GrammarError as error:
-        reason = f"this model cannot follow a grammar: {error}"
-
-    def refuse(_: Grammar) -> CompiledGrammar:
-        raise GrammarError(reason)
-
-    return refuse
-
-
 def _with_token(raw: RawTokenizer, token: int) -> str:
     """A tokenizer's JSON with one more special token, `token`."""
     document: dict[str, Any] = msgspec.json.decode(raw.to_str())
@@ -235,6 +253,8 @@ def _check(matcher: LLMatcher) -> None:
 
 
 def _one_line(message: str) -> str:
+    if message.startswith("panic: "):  # more symbols than a grammar may have
+        return "it is too complex"
     if message.startswith("NoExtension"):
         return "no text matches"
     if message.startswith("oneOf constraints"):

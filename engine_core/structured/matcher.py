@@ -20,14 +20,25 @@ _PARALLEL_ROWS = 16
 class Matcher:
     """Follows one row's text through its grammar. The state is created when it is first needed."""
 
-    def __init__(self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int) -> None:
+    masked = True
+    may_retry = False
+    excluded = frozenset[int]()
+
+    def __init__(
+        self, grammar: CompiledGrammar, params: SamplingParams, vocab_size: int, *, written: int = 0
+    ) -> None:
         """The row may sample the end tokens of `params` wherever the grammar lets the text end.
-        With `ignore_eos`, or before `min_tokens`, it may only if no other token may follow."""
+        With `ignore_eos`, or before `min_tokens`, it may only if no other token may follow. It has
+        `written` tokens before the grammar's text."""
         self._grammar = grammar
         ends = params.eos_token_ids | params.stop_token_ids
         self._end_tokens = [token for token in ends if 0 <= token < vocab_size]
-        self._min_tokens_left = params.min_tokens
+        self._min_tokens_left = params.min_tokens - written
         self._ignore_eos = params.ignore_eos
+
+    @property
+    def grammar(self) -> Matcher:
+        return self
 
     @cached_property
     def state(self) -> LLMatcher:
@@ -47,7 +58,7 @@ class Matcher:
         """Append a sampled token, unless it ends the text. False if the grammar does not allow
         it."""
         self._min_tokens_left -= 1
-        return token in self._end_tokens or self.state.consume_token(token)
+        return token in self._end_tokens or self.state.try_consume_tokens([token]) == 1
 
     def finish_mask(self, mask: npt.NDArray[np.uint32]) -> bool:
         """Replace the grammar's end in a mask that `state` has filled by the row's end tokens.
@@ -61,7 +72,7 @@ class Matcher:
         mask[word] &= ~bit
         if self._min_tokens_left > 0:
             others = mask.copy()
-            _clear(others, self._end_tokens)  # which may also be text of the grammar
+            clear(others, self._end_tokens)  # which may also be text of the grammar
             if others.any():
                 mask[:] = others
                 return not self.state.is_error()
@@ -94,7 +105,7 @@ class TokenLimits:
         if params.allowed_token_ids:
             self._permitted[:] = 0
             _permit(self._permitted, params.allowed_token_ids)
-        _clear(self._permitted, (word[0] for word in params.bad_words if len(word) == 1))
+        clear(self._permitted, (word[0] for word in params.bad_words if len(word) == 1))
         # By the token before the last: most steps look at none.
         self._words: dict[int, list[tuple[int, ...]]] = {}
         for word in params.bad_words:
@@ -114,7 +125,7 @@ class TokenLimits:
                 for word in self._words.get(text[-1], ())
                 if tuple(text[1 - len(word) :]) == word[:-1]
             )
-            _clear(mask, (word[-1] for word in begun))
+            clear(mask, (word[-1] for word in begun))
         return bool(mask.any())
 
 
@@ -128,6 +139,6 @@ def _permit(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> None:
         mask[token >> 5] |= np.uint32(1 << (token & 31))
 
 
-def _clear(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> None:
+def clear(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> None:
     for token in tokens:
         mask[token >> 5] &= ~np.uint32(1 << (token & 31))

@@ -49,6 +49,7 @@ _VALUES: dict[str, Any] = {
 """The values that JSON Schema asks of keywords, as far as these are read."""
 
 _Keywords: Any = TypedDict("_Keywords", _VALUES, total=False)  # pyright: ignore[reportArgumentType]
+msgspec.json.Decoder(_Keywords)  # while two threads learn a type at once, msgspec may crash
 
 _MAX_DEPTH = 128
 """The depth to which llguidance parses."""
@@ -59,7 +60,13 @@ _MOST_STEPS = 64
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be followed. Its message, one line, names a schema's keyword."""
+    """A grammar that cannot be followed. Its message, one line, names a schema's keyword.
+
+    `param` is the field at fault, if the grammar has several."""
+
+    def __init__(self, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.param = param
 
 
 def decoded(source: str) -> Schema:

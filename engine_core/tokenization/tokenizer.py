@@ -204,9 +204,18 @@ class TokenBytes:
 class TextBytes:
     """The bytes of a text, token by token."""
 
-    def __init__(self, tokens: TokenBytes, *, skip_special_tokens: bool) -> None:
+    def __init__(
+        self,
+        tokens: TokenBytes,
+        *,
+        skip_special_tokens: bool,
+        kept: frozenset[int] = frozenset(),
+    ) -> None:
+        """Special tokens that are `kept` are not skipped."""
         self._tokens = tokens
         self._skipped = tokens.special if skip_special_tokens else frozenset[int]()
+        if kept:
+            self._skipped -= kept
         self._begun = False
 
     def next(self, token: int) -> bytes:

@@ -12,7 +12,7 @@ import msgspec
 from engine_core.loop.fair_queue import BlockingQueue, Mailbox
 from engine_core.messages import Grammar, KeyShare
 from engine_core.refusal import RefusalError
-from engine_core.structured.grammar import Compile, CompiledGrammar
+from engine_core.structured.compiler import Compile, Compiled, Rules
 from engine_core.structured.schema_tree import GrammarError
 from engine_core.workflows.tokenizer_threads import JobInputs
 
@@ -31,7 +31,7 @@ _MAX_CACHED_CHARS = 1024 * 1024
 class _Query:
     """A grammar that an API key asks for. Each key has its own, to wait for no other's turn."""
 
-    grammar: Grammar
+    grammar: Rules
     key: KeyShare
     since: float = field(default_factory=time.monotonic, compare=False)
 
@@ -57,7 +57,7 @@ class CompilerThreads:
         """Jobs come to `compiled` with their grammar, or refused. `time_limit` is in seconds."""
         self._compile, self._compiled, self._time_limit = compile_grammar, compiled, time_limit
         self._lock = threading.Lock()
-        self._cache: dict[Grammar, CompiledGrammar] = {}  # the last used at its end
+        self._cache: dict[Rules, Compiled] = {}  # the last used at its end
         self._waiting: dict[_Query, list[tuple[JobInputs, str]]] = {}
         self._short = self._started("compile-short", _SHORT_THREADS)
         self._long = self._started("compile-long", _LONG_THREADS)
@@ -67,18 +67,21 @@ class CompilerThreads:
         self._short.close()
         self._long.close()
 
-    def put(self, inputs: JobInputs, grammar: Grammar) -> bool:
+    def put(self, inputs: JobInputs, grammar: Rules) -> bool:
         """Queue a tokenized job. Returns True if its grammar is cached: the job has it then."""
-        query = _Query(msgspec.structs.replace(grammar, param=""), inputs.key)
+        param = grammar.param
+        if isinstance(grammar, Grammar):
+            grammar = msgspec.structs.replace(grammar, param="")
+        query = _Query(grammar, inputs.key)
         with self._lock:
             if (cached := self._cache.pop(query.grammar, None)) is not None:
                 inputs.grammar = self._cache[query.grammar] = cached
                 return True
             if query not in self._waiting:
                 self._waiting[query] = []
-                short = len(grammar.source) <= _SHORT_CHARS
+                short = _num_chars(grammar) <= _SHORT_CHARS
                 (self._short if short else self._long).put(query, query.key)
-            self._waiting[query].append((inputs, grammar.param))
+            self._waiting[query].append((inputs, param))
         return False
 
     def _started(self, name: str, threads: int) -> BlockingQueue[_Query]:
@@ -98,33 +101,32 @@ class CompilerThreads:
             busy = waited > _MAX_WAIT_S or not permits.acquire(blocking=False)
             self._finish(query, _BUSY if busy else self._attempt(query.grammar, permits))
 
-    def _finish(self, query: _Query, outcome: CompiledGrammar | RefusalError) -> None:
+    def _finish(self, query: _Query, outcome: Compiled | RefusalError) -> None:
         with self._lock:
             waiting = self._waiting.pop(query)
-            if isinstance(outcome, CompiledGrammar):
+            if not isinstance(outcome, RefusalError):
                 self._cache[query.grammar] = outcome
             while (
                 len(self._cache) > _MAX_CACHED
-                or sum(len(cached.source) for cached in self._cache) > _MAX_CACHED_CHARS
+                or sum(map(_num_chars, self._cache)) > _MAX_CACHED_CHARS
             ):
                 del self._cache[next(iter(self._cache))]
         for inputs, param in waiting:
-            if isinstance(outcome, CompiledGrammar):
+            if not isinstance(outcome, RefusalError):
                 inputs.grammar = outcome
             else:
-                inputs.refusal = replace(outcome, message=f"{param}: {outcome}", param=param)
+                field = outcome.param or param
+                inputs.refusal = replace(outcome, message=f"{field}: {outcome}", param=field)
             self._compiled.put(inputs)
 
-    def _attempt(
-        self, grammar: Grammar, permits: threading.Semaphore
-    ) -> CompiledGrammar | RefusalError:
-        outcome: list[CompiledGrammar | RefusalError] = [_BROKEN]
+    def _attempt(self, grammar: Rules, permits: threading.Semaphore) -> Compiled | RefusalError:
+        outcome: list[Compiled | RefusalError] = [_BROKEN]
 
         def attempt() -> None:
             try:
                 outcome[0] = self._compile(grammar)
             except GrammarError as error:
-                outcome[0] = RefusalError("invalid_request", str(error))
+                outcome[0] = RefusalError("invalid_request", str(error), error.param)
             except BaseException as error:  # llguidance may panic: that refuses this grammar alone
                 _log.error("a grammar cannot be compiled: %r", error)
             finally:
@@ -137,3 +139,10 @@ class CompilerThreads:
             return outcome[0]
         message = f"too complex: it takes more than {self._time_limit:g} s to compile"
         return RefusalError("invalid_request", message)
+
+
+def _num_chars(rules: Rules) -> int:
+    if isinstance(rules, Grammar):
+        return len(rules.source)
+    own = 0 if rules.text is None else len(rules.text.source)
+    return own + sum(len(tool.parameters) for tool in rules.tools)

@@ -14,8 +14,9 @@ from engine_core.messages import Accepted, GenerateJob, JobMessage, ReadJob, Sam
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request, row_seed
-from engine_core.structured.grammar import compiler_for
+from engine_core.structured.compiler import Compiled, compiler_for
 from engine_core.structured.matcher import Matcher, TokenLimits
+from engine_core.structured.turn_matcher import CompiledTurn, TurnMatcher
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.base import RowLimit, Workflow, check_vocabulary, outside_vocabulary
@@ -46,7 +47,8 @@ class DecoderPreprocessor(TokenizerThreads):
     def _is_compiled(self, inputs: JobInputs) -> bool:
         """Whether the job needs no grammar, or has it. Otherwise have it compiled."""
         message = inputs.job.message
-        grammar = message.params.grammar if isinstance(message, GenerateJob) else None
+        params = message.params if isinstance(message, GenerateJob) else None
+        grammar = params and (params.turn or params.grammar)
         if grammar is None or inputs.refusal is not None or inputs.grammar is not None:
             return True
         return not inputs.job.ended and self._compiler_threads.put(inputs, grammar)
@@ -95,7 +97,7 @@ class DecoderProcessor:
                         tokens=tokens[:],
                         max_len=limits[index],
                         seed=row_seed(message.params.seed, choice),
-                        matcher=grammar and Matcher(grammar, message.params, self._vocab_size),
+                        matcher=grammar and self._matcher(grammar, message.params),
                         limits=token_limits,
                         barred=barred,
                         scored_by=first,
@@ -107,10 +109,15 @@ class DecoderProcessor:
         ignored = grammar.ignored if grammar else ()
         return Accepted(message.id, counts, ids, ignored=ignored), requests()
 
+    def _matcher(self, grammar: Compiled, params: SamplingParams) -> Matcher | TurnMatcher:
+        if isinstance(grammar, CompiledTurn):
+            return TurnMatcher(grammar, params, self._vocab_size)
+        return Matcher(grammar, params, self._vocab_size)
+
     def _barred(self, params: SamplingParams) -> bytes:
         """The tokens that must not come before `min_tokens` others, int32. A grammar's matcher
         forbids them itself, unless the text cannot go on."""
-        if params.min_tokens == 0 or params.grammar is not None:
+        if params.min_tokens == 0 or params.grammar is not None or params.turn is not None:
             return b""
         own = frozenset[int]() if params.ignore_eos else params.eos_token_ids
         ends = params.stop_token_ids | own

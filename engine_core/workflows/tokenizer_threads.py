@@ -28,7 +28,7 @@ from engine_core.tokenization.tokenized import (
 from engine_core.tokenization.tokenizer import Tokenizer, not_tokenized
 
 if TYPE_CHECKING:
-    from engine_core.structured.grammar import CompiledGrammar
+    from engine_core.structured.compiler import Compiled
 
 Text = WholeText | TextPieces | Piece
 _Part = tuple["JobInputs", list[WholeText]]
@@ -42,7 +42,7 @@ class JobInputs:
     job: Job
     tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
     texts: list[Text] = field(default_factory=list[Text])
-    grammar: CompiledGrammar | None = None
+    grammar: Compiled | None = None
     refusal: RefusalError | None = None
     long_item: Iterator[Tokenized | None] | None = None
 

@@ -9,16 +9,19 @@ from msgspec import Struct
 
 from engine_core.refusal import RefusalError
 from server.api.declaration import answers
+from server.generation.chat_turn import CallIds, ChatTurn
 from server.generation.choice import TextPiece
 from server.generation.conversation import ChatOptions, chat_prompt, last_answer
 from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, choices, generation_plan
+from server.generation.planned_turn import with_turn
+from server.generation.requested_tools import RequestedTools, requested_tools
 from server.generation.scores import ScoredToken, score_columns
 from server.schemas.chat import (
-    AssistantMessage,
     ChatChoice,
     ChatChunk,
     ChatCompletion,
+    ChatFinishReason,
     ChatLogprobs,
     ChatRequest,
     ChunkChoice,
@@ -26,7 +29,7 @@ from server.schemas.chat import (
     TokenLogprob,
     TopLogprob,
 )
-from server.schemas.common import FinishReason, invalid, value_under_any_name
+from server.schemas.common import invalid, renamed, value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import text_items
 from server.service.service import Model, service_of
@@ -40,7 +43,7 @@ from server.service.token_text import TokenIds, TokenText
 async def create_chat_completion(request: Request, body: ChatRequest, model: Model) -> Response:
     """Answer a conversation, in one piece or as a stream of server-sent events."""
     plan = await chat_plan(body, request, model)
-    form = ChatForm(body, model, service_of(request).new_id("chatcmpl"), plan.logprobs)
+    form = ChatForm(body, model, service_of(request).new_id("chatcmpl"), plan)
     try:
         return await answer(request, model, plan, form, stream=body.stream)
     except RefusalError as error:
@@ -53,6 +56,7 @@ async def chat_plan(
     """The request, checked, its prompt rendered, for `most_tokens` by default. Raises
     RefusalError."""
     newer, older = body.max_completion_tokens, body.max_tokens
+    tools = requested_tools(body)
     plan = generation_plan(
         body,
         model,
@@ -64,16 +68,26 @@ async def chat_plan(
         add_special_tokens=bool(body.add_special_tokens),
     )
     # Rendered last: a template takes its time.
-    text = await chat_prompt(request, model, body.messages, _options(body))
-    return msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
+    try:
+        text = await chat_prompt(request, model, body.messages, _options(body, tools))
+    except RefusalError as error:
+        raise renamed(error, "tools", tools.field if tools else "tools") from None
+    plan = msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
+    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
+    return with_turn(plan, model.chat.found.form, text, tools, budget)
 
 
-def _options(body: ChatRequest) -> ChatOptions:
-    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+def _options(body: ChatRequest, tools: RequestedTools | None) -> ChatOptions:
+    variables = {**(body.chat_template_kwargs or {})}
+    if body.reasoning_effort == "none":
+        variables = {"enable_thinking": False, "thinking": False, **variables}
+    if body.reasoning_effort is not None:
+        variables["reasoning_effort"] = body.reasoning_effort
     return ChatOptions(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        variables={**(body.chat_template_kwargs or {}), **effort},
+        variables=variables,
+        tools=tools.described if tools else None,
     )
 
 
@@ -101,11 +115,12 @@ class ChatForm(TextForm):
     """One answer of `/v1/chat/completions`."""
 
     def __init__(
-        self, body: ChatRequest, model: Model, answer_id: str, top_logprobs: int | None
+        self, body: ChatRequest, model: Model, answer_id: str, plan: GenerationPlan
     ) -> None:
-        """Each token has `top_logprobs` alternatives. None: answer no log-probabilities."""
         super().__init__(body, model, answer_id, ChatChunk)
-        self._top_logprobs = top_logprobs
+        self._top_logprobs = plan.logprobs
+        ids = CallIds(answer_id, plan.turn)
+        self._turn = ChatTurn(ids, as_function=bool(body.functions))
         self._bytes = model.token_bytes
         as_ids = bool(body.return_tokens_as_token_ids)
         self._text = TokenIds() if as_ids else TokenText(model.token_bytes, mark="")
@@ -124,34 +139,43 @@ class ChatForm(TextForm):
     async def choice(self, piece: TextPiece) -> ChatChoice:
         return ChatChoice(
             index=piece.index,
-            message=AssistantMessage(content=self._echo + piece.text),
+            message=self._turn.message(piece, self._echo),
             logprobs=await self._logprobs(piece),
-            finish_reason=piece.finish_reason,
+            finish_reason=self._turn.finish_reason(piece),
             token_ids=piece.token_ids,
         )
 
     async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
-        """The role before a message's first piece, the piece, its finish reason after the last."""
+        """The role before a message's first piece, the piece, its finish reason after the last.
+        A piece's tokens come with its first chunk."""
         deltas: list[ChunkChoice] = []
         if piece.index not in self._begun:
             self._begun.add(piece.index)
-            deltas.append(_delta(piece, Delta(role="assistant", content="", refusal=None)))
+            # As OpenAI's: null before anything but text.
+            content = None if piece.events and not piece.text else ""
+            deltas.append(_delta(piece, Delta(role="assistant", content=content, refusal=None)))
             if self._echo:
                 deltas.append(_delta(piece, Delta(content=self._echo)))
-        if piece.text or piece.tokens or piece.token_ids:
+        added = self._turn.deltas(piece) if piece.events else ()
+        if added or piece.text or piece.tokens or piece.token_ids:
             deltas.append(
                 ChunkChoice(
                     index=piece.index,
-                    delta=Delta(content=piece.text),
+                    delta=added[0] if added else Delta(content=piece.text),
                     logprobs=await self._logprobs(piece),
                     finish_reason=None,
                     token_ids=piece.token_ids,
                 )
             )
+        for other in added[1:]:
+            deltas.append(_delta(piece, other))  # noqa: PERF401
         if piece.finish_reason is not None:
-            deltas.append(_delta(piece, Delta(), piece.finish_reason))
-        first, *others = [msgspec.structs.replace(self._chunk, choices=[delta]) for delta in deltas]
-        return [msgspec.structs.replace(first, prompt_token_ids=piece.prompt_ids), *others]
+            deltas.append(_delta(piece, Delta(), self._turn.finish_reason(piece)))
+        chunks = [msgspec.structs.replace(self._chunk, choices=[delta]) for delta in deltas]
+        # A call's end alone adds nothing.
+        if chunks:
+            chunks[0] = msgspec.structs.replace(chunks[0], prompt_token_ids=piece.prompt_ids)
+        return chunks
 
     async def _logprobs(self, piece: TextPiece) -> ChatLogprobs | None:
         width = self._top_logprobs
@@ -178,6 +202,6 @@ class ChatForm(TextForm):
         return None if data is None else list(data)
 
 
-def _delta(piece: TextPiece, delta: Delta, finish: FinishReason | None = None) -> ChunkChoice:
+def _delta(piece: TextPiece, delta: Delta, finish: ChatFinishReason | None = None) -> ChunkChoice:
     """A choice without tokens."""
     return ChunkChoice(index=piece.index, delta=delta, logprobs=None, finish_reason=finish)

@@ -15,7 +15,8 @@ from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api.declaration import answers, reads
 from server.generation.conversation import ChatOptions, chat_prompt
-from server.schemas.chat import Messages, TemplateVariables
+from server.generation.requested_tools import tools_of
+from server.schemas.chat import Messages, TemplateVariables, Tool
 from server.schemas.common import invalid
 from server.service.endpoint import Endpoint
 from server.service.inputs import check_ids
@@ -41,9 +42,11 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     """A name of the model. Default: [the only one that fits](#rules-for-every-request)."""
     add_special_tokens: bool | None = None
     """Default: true for a text, false for a chat."""
+    tools: list[Tool] | None = None
+    """[Tools](#tools) that the prompt describes; only with `messages`, like the next three.
+    Default: `[]`."""
     add_generation_prompt: bool | None = None
-    """End the prompt with an answer's beginning; only with `messages`, like the next two. Default:
-    as in [chat](#post-v1chatcompletions)."""
+    """End the prompt with an answer's beginning. Default: as in [chat](#post-v1chatcompletions)."""
     continue_final_message: bool | None = None
     """Default: false."""
     chat_template_kwargs: TemplateVariables | None = None
@@ -138,17 +141,24 @@ async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[
         return body.prompt, body.add_special_tokens is not False
     if body.prompt is not None:
         raise invalid("messages", "not together with prompt")
+    tools = tools_of(body.tools)
     options = ChatOptions(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs or {},
+        tools=tools and tools.described,
     )
     text = await chat_prompt(request, model, body.messages, options)
     return text, bool(body.add_special_tokens)
 
 
 def _refuse_chat_options(body: TokenizeRequest) -> None:
-    for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+    for field in (
+        "tools",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template_kwargs",
+    ):
         if getattr(body, field):
             raise invalid(field, "only with messages")
 

@@ -164,7 +164,7 @@ async def read(
         try:
             found = await within_limit(service.limits, record, reading)
         except RefusalError as error:
-            raise _of_question(error, questions) from None
+            raise _of_question(error, questions, given) from None
     readings = _readings(found)
     rows = len(readings.shares)
     count_rows(request, model, rows, readings.tokens, readings.cached, found.timing)
@@ -242,13 +242,14 @@ def _labelled(question: Asked, model: Model, behind: str) -> _Labelled:
     return _Labelled(text, labels.ending, [*labels.ids.values()][: len(options)])
 
 
-def _of_question(error: RefusalError, questions: Sequence[Asked]) -> RefusalError:
-    """`error` with the question in place of the engine's prompt."""
+def _of_question(error: RefusalError, questions: Sequence[Asked], given: Input) -> RefusalError:
+    """`error` with the question, and the fields before it, in place of the engine's prompt."""
     row = _ROW.fullmatch(error.param or "")
     if row is None:
         return error
     field = questions[int(row[1])].field
-    message = error.message.replace(row[0], f"{field} behind the input", 1)
+    before = dict.fromkeys(turn.field.partition("[")[0] for turn in given.turns)
+    message = error.message.replace(row[0], f"{field} behind {' and '.join(before)}", 1)
     return replace(error, message=message, param=field)
 
 

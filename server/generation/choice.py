@@ -1,7 +1,6 @@
 """One choice of a generate job, from its row's tokens to pieces of text."""
 
 import codecs
-import functools
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,8 +13,12 @@ from engine_core.messages import Logprobs, RowOutput
 from engine_core.tokenization.tokenizer import TextBytes, Tokenizer
 from server.generation.plan import GenerationPlan
 from server.generation.scores import LOWEST, ScoredToken, ScoredTokens
+from server.generation.stop_strings import StopStrings
+from server.generation.turn_text import TurnText
 from server.schemas.common import FinishReason
 from server.service.service import Model
+from server.turns.marker_tokens import marker_tokens
+from server.turns.turn_parser import Event
 
 # Enough of a prompt's tail to know if a text, or a character, has begun.
 CONTEXT_TOKENS = 8
@@ -25,13 +28,19 @@ class Detokenizer:
     """Incremental text of one row: its pieces together are what decoding all ids would add.
 
     `context` is the tail of the prompt. A character comes once it is complete. Bytes that are not
-    UTF-8 become U+FFFD, as by Python's decoder.
+    UTF-8 become U+FFFD, as by Python's decoder. Special tokens that are `kept` are never skipped.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, context: list[int], *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        context: list[int],
+        *,
+        skip_special_tokens: bool = True,
+        kept: frozenset[int] = frozenset(),
     ) -> None:
-        self._bytes = TextBytes(tokenizer.token_bytes, skip_special_tokens=skip_special_tokens)
+        tokens = tokenizer.token_bytes
+        self._bytes = TextBytes(tokens, skip_special_tokens=skip_special_tokens, kept=kept)
         self._pending = b""  # of an incomplete character
         self._decoded(b"".join(map(self._bytes.next, context)))
 
@@ -46,75 +55,13 @@ class Detokenizer:
         return text
 
 
-class StopStrings:
-    """Finds the stop string that ends first, of two the longer, in a text that comes in pieces.
-
-    Text that may yet become a stop string is held back, unless stop strings are `included` in the
-    text. One Knuth-Morris-Pratt automaton a stop string (SIAM J. Comput. 6(2), 1977) keeps the
-    length of its longest prefix that ends the text. A character costs constant amortised time.
-    """
-
-    def __init__(self, stops: tuple[str, ...], *, included: bool = False) -> None:
-        """No stop string is empty."""
-        self._stops = [(stop, _failure_links(stop)) for stop in stops]
-        self._states = [0] * len(stops)
-        self._included = included
-        self._held = ""
-        self.found = False
-
-    def push(self, added: str, *, may_end: bool = True) -> str:
-        """The text that is now certain to come before any stop string. Without `may_end`, a stop
-        string completed in `added` is ordinary text."""
-        if not self._stops:
-            return added
-        text = self._held + added
-        for end, char in enumerate(added, start=len(self._held) + 1):
-            if (matched := self._advance(char)) and may_end:
-                self.found = True
-                self._held = ""
-                return text[: end if self._included else end - matched]
-        keep = 0 if self._included else max(self._states, default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-    def flush(self) -> str:
-        """The text held back, once nothing can follow it."""
-        held, self._held = self._held, ""
-        return held
-
-    def _advance(self, char: str) -> int:
-        """Take one character. Returns the length of the longest stop string completed, or 0."""
-        matched = 0
-        for index, (stop, links) in enumerate(self._stops):
-            state = self._states[index]
-            while state and stop[state] != char:
-                state = links[state - 1]
-            state += stop[state] == char
-            if state == len(stop):
-                matched = max(matched, state)
-                state = links[state - 1]
-            self._states[index] = state
-        return matched
-
-
-@functools.lru_cache(maxsize=256)
-def _failure_links(pattern: str) -> tuple[int, ...]:
-    """For each prefix, the length of its longest proper prefix that is also its suffix."""
-    links = [0] * len(pattern)
-    length = 0
-    for position in range(1, len(pattern)):
-        while length and pattern[position] != pattern[length]:
-            length = links[length - 1]
-        length += pattern[position] == pattern[length]
-        links[position] = length
-    return tuple(links)
-
-
 class TextPiece(msgspec.Struct, frozen=True):
     """A piece of a choice's text that has become certain, with the tokens since the last piece.
 
     The last piece has the `finish_reason`, the first the prompt's text (`echo`) and `prompt_ids`.
     Tokens have scores. Text and tokens of the prompt, tokens and ids are there only if requested.
+    If turns are read, `text` is the turn's own, which is also among its `events`; `has_called` once
+    the turn has a whole call.
     """
 
     index: int
@@ -125,6 +72,8 @@ class TextPiece(msgspec.Struct, frozen=True):
     token_ids: list[int] | UnsetType
     prompt_ids: list[int] | UnsetType
     echo: str = ""
+    events: Sequence[Event] = ()
+    has_called: bool = False
 
 
 class Prompt:
@@ -134,6 +83,10 @@ class Prompt:
     def __init__(self, model: Model, plan: GenerationPlan, position: int, ids: bytes) -> None:
         self._tokenizer = model.tokenizer
         self._skips = plan.skip_special_tokens
+        self.markers: frozenset[int] = frozenset()  # special tokens that the turn's format writes
+        if (turn := plan.turn) is not None:
+            tokens = model.tokenizer.token_bytes
+            self.markers = marker_tokens(tokens, turn.form, calls=bool(turn.tools))
         self._ids = ids  # int32
         self._is_placed = plan.echo and plan.logprobs is not None
         self.echo = self._echo(plan, position) if plan.echo else ""
@@ -155,7 +108,9 @@ class Prompt:
     def detokenizer(self) -> Detokenizer:
         """A detokenizer for text that continues this prompt."""
         context = array("i", self._ids[-4 * CONTEXT_TOKENS :]).tolist()
-        return Detokenizer(self._tokenizer, context, skip_special_tokens=self._skips)
+        return Detokenizer(
+            self._tokenizer, context, skip_special_tokens=self._skips, kept=self.markers
+        )
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -181,7 +136,7 @@ class Choice:
 
     The first choice of a scored prompt brings the scores before the others begin. `tokens` counts
     every generated token, a stop token and those cut off included; `cached` the prompt's tokens
-    that had been computed before.
+    that had been computed before. With the plan's `turn` the text is read as an assistant's turn.
     """
 
     def __init__(self, index: int, prompt: Prompt, model: Model, plan: GenerationPlan) -> None:
@@ -194,6 +149,8 @@ class Choice:
         self._plan = plan
         self._detokenizer = prompt.detokenizer()
         self._stops = StopStrings(plan.stops, included=plan.include_stop)
+        self._turn = None if plan.turn is None else TurnText(plan.turn, self._stops)
+        self._reader = self._turn or self._stops
         self._text = ""
         self._offset = len(prompt.echo)  # where the next token begins in the choice's text
         self._ids = array("i")
@@ -206,6 +163,11 @@ class Choice:
     def met_stop_string(self) -> bool:
         """True if a stop string of the request has ended it."""
         return self._stops.found
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """The tokens that came while reasoning was open."""
+        return 0 if self._turn is None else self._turn.reasoning_tokens
 
     @property
     def likelihood(self) -> float:
@@ -225,17 +187,22 @@ class Choice:
             self.end("length" if output.finish == "length" else "stop")
 
     def end(self, reason: FinishReason) -> None:
-        """End the choice, and release the text that was held back for a stop string."""
+        """End the choice, and release the text that was held back."""
         if self.finish_reason is not None:
             return
-        self.finish_reason = reason
-        self._text += self._stops.flush()
+        if self._turn is None:
+            self._text += self._stops.flush()
+        else:
+            self._text += self._turn.flush(is_cut=reason != "stop")
+        # What a turn held back may end in a stop string.
+        self.finish_reason = "stop" if self._stops.found else reason
 
     def next_piece(self) -> TextPiece | None:
         """The piece that has become certain since the last call, None if there is none."""
         plan = self._plan
         echo = "" if self._begun else self._prompt.echo
-        if not (self._text or echo or self.finish_reason is not None):
+        events = () if self._turn is None else self._turn.events()
+        if not (self._text or events or echo or self.finish_reason is not None):
             return None
         piece = TextPiece(
             self.index,
@@ -246,6 +213,8 @@ class Choice:
             self._ids.tolist() if plan.return_token_ids else UNSET,
             self._prompt.ids if plan.return_token_ids and not self._begun else UNSET,
             echo,
+            events,
+            self._turn is not None and self._turn.has_called,
         )
         self._begun = True
         self._text = ""
@@ -265,8 +234,11 @@ class Choice:
         return scores[begin:] if begin else scores
 
     def _apply_token(self, output: RowOutput) -> None:
-        # The token that comes with "stop" is the stop token, whose text must be requested.
-        silent = output.finish == "stop" and not self._plan.include_stop
+        # The token that comes with "stop" is the stop token, whose text must be requested, unless
+        # it closes a call.
+        silent = output.finish == "stop" and not (
+            self._plan.include_stop or output.token in self._prompt.markers
+        )
         text = "" if silent else self._detokenizer.step(output.token)
         if output.sampled is not None:
             self._add_sampled(output.token, output.sampled)
@@ -275,7 +247,7 @@ class Choice:
             self._ids.append(output.token)
         self.tokens += 1
         may_end = self.tokens >= self._plan.params.min_tokens
-        self._text += self._stops.push(text, may_end=may_end)
+        self._text += self._reader.push(text, may_end=may_end)
         if self._stops.found:
             self.finish_reason = "stop"
 

@@ -1,14 +1,15 @@
 """From a request's messages to the prompt, by the model's chat template."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 
 from server.errors import quoted
-from server.schemas.chat import ChatMessage, ContentPart, ToolCall
+from server.generation.earlier_calls import EarlierCalls
+from server.schemas.chat import ChatMessage, ContentPart
 from server.schemas.common import invalid, value_under_any_name
 from server.service.service import Model, record_of, service_of, within_limit
 from server.templates.protocol import ChatTemplate, Conversation, frame, has_text, text_part
@@ -21,19 +22,24 @@ _OWN_NAMES = {
     "add_generation_prompt",
     "continue_final_message",
 }
-_OF_ASSISTANTS = ("refusal", "tool_calls", "reasoning_content", "reasoning")
+_OF_ASSISTANTS = ("refusal", "tool_calls", "function_call", "reasoning_content", "reasoning")
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "assistant": ("text", "refusal", "thinking"),
+    "tool": ("text", "document"),
+}
+"""The types of parts that a role's content may have. Those of others are texts."""
 _AT_ONCE = 1024
 """Messages to parse before others have a turn: half a millisecond's. A body may hold 100,000s."""
-_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a conversation's prompt. `variables` are the request's own for the template,
-    `question` as in `Conversation`."""
+    `tools` and `question` as in `Conversation`."""
 
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     variables: dict[str, Any]
+    tools: list[dict[str, Any]] | None = None
     question: str = ""
 
 
@@ -70,16 +76,18 @@ async def conversation(
     its part, or the variable at fault."""
     _check_variables(options.variables, template)
     parsed: list[dict[str, Any]] = []
+    calls = EarlierCalls()
     for number, message in enumerate(messages):
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
-        parsed.append(_template_message(message, f"messages[{number}]"))
+        parsed.append(_template_message(message, f"messages[{number}]", calls))
     continues = bool(options.continue_final_message)
     if continues:
         _check_continued(options, parsed)
     generates = options.add_generation_prompt
     return Conversation(
         messages=parsed,
+        tools=options.tools,
         add_generation_prompt=not continues if generates is None else generates,
         continue_final_message=continues,
         variables=options.variables,
@@ -94,7 +102,7 @@ def _num_characters(messages: Sequence[ChatMessage]) -> int:
 def _length(content: str | list[ContentPart] | None) -> int:
     if content is None or isinstance(content, str):
         return len(content or "")
-    return sum(len(part.text or part.refusal or "") for part in content)
+    return sum(len(_text(part)) for part in content)
 
 
 def last_answer(messages: Sequence[ChatMessage]) -> str:
@@ -105,7 +113,7 @@ def last_answer(messages: Sequence[ChatMessage]) -> str:
         return ""
     if isinstance(last.content, str):
         return last.content
-    return "\n".join(_texts(last.content, f"messages[{len(others)}].content", refuses=True))
+    return "\n".join(_texts(last.content, f"messages[{len(others)}].content", last.role))
 
 
 def _check_variables(variables: dict[str, Any], template: ChatTemplate) -> None:
@@ -123,12 +131,12 @@ def _check_continued(options: ChatOptions, messages: list[dict[str, Any]]) -> No
         raise invalid(field, "the final message has no text")
 
 
-def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
+def _template_message(message: ChatMessage, field: str, calls: EarlierCalls) -> dict[str, Any]:
     """One message as its client wrote it, without null fields."""
     is_assistant = message.role == "assistant"
     found: dict[str, Any] = {"role": message.role}
     if message.content is not None:
-        found["content"] = _content(message.content, f"{field}.content", refuses=is_assistant)
+        found |= _content(message.content, f"{field}.content", message.role)
     elif not is_assistant:
         raise invalid(f"{field}.content", "is required")
     for name in () if is_assistant else _OF_ASSISTANTS:
@@ -136,25 +144,26 @@ def _template_message(message: ChatMessage, field: str) -> dict[str, Any]:
             raise invalid(f"{field}.{name}", "only an assistant has this")
     if message.refusal is not None:
         found["content"] = _with_refusal(found.get("content"), message.refusal)
-    if message.tool_calls:
-        found["tool_calls"] = [
-            _call(call, f"{field}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-        ]
     for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
+    found |= calls.fields_of(message, field)
     if "reasoning" in found and "reasoning_content" in found:
         values = [(f"{field}.{name}", found[name]) for name in ("reasoning_content", "reasoning")]
         value_under_any_name(*values)
     return found
 
 
-def _content(
-    content: str | list[ContentPart], field: str, *, refuses: bool
-) -> str | list[dict[str, str]]:
+def _content(content: str | list[ContentPart], field: str, role: str) -> dict[str, Any]:
+    """The content, and the reasoning that its parts hold."""
     if isinstance(content, str):
-        return content
-    return [text_part(text) for text in _texts(content, field, refuses=refuses)]
+        return {"content": content}
+    found: dict[str, Any] = {"content": [text_part(text) for text in _texts(content, field, role)]}
+    if thoughts := "".join(part.thinking or "" for part in content if part.type == "thinking"):
+        found["reasoning_content"] = thoughts
+        if not found["content"]:
+            del found["content"]
+    return found
 
 
 def _with_refusal(
@@ -165,24 +174,21 @@ def _with_refusal(
     return "\n".join(text for text in (content, refusal) if text)
 
 
-def _texts(content: list[ContentPart], field: str, *, refuses: bool) -> Iterator[str]:
+def _texts(content: list[ContentPart], field: str, role: str) -> Iterator[str]:
+    """Yield the texts of parts but for reasoning. Raises RefusalError for a part at fault."""
+    served = _PARTS.get(role, ("text",))
     for number, part in enumerate(content):
         name, kind = f"{field}[{number}]", part.type
-        if kind != "text" and not (refuses and kind == "refusal"):
-            raise invalid(name, f"parts of type {quoted(kind)} are not served here, only 'text'")
-        text = part.text if kind == "text" else part.refusal
-        if text is None:
+        if kind not in served:
+            only = ", ".join(map(repr, served))
+            raise invalid(name, f"parts of type {quoted(kind)} are not served here, only {only}")
+        if getattr(part, kind) is None:
             raise invalid(f"{name}.{kind}", "is required")
-        yield text
+        if kind != "thinking":
+            yield _text(part)
 
 
-def _call(call: ToolCall, field: str) -> dict[str, Any]:
-    """Convert a tool call. Raises RefusalError for arguments that are no object."""
-    name, arguments = f"{field}.function.arguments", call.function.arguments or "{}"
-    try:
-        _ARGUMENTS.decode(arguments)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise invalid(name, f"is not a JSON object: {error}") from None
-    function = {"name": call.function.name, "arguments": arguments}
-    converted: dict[str, Any] = {"type": "function", "function": function}
-    return converted if call.id is None else {"id": call.id, **converted}
+def _text(part: ContentPart) -> str:
+    if part.type == "document" and part.document is not None:
+        return part.document.text
+    return (part.refusal if part.type == "refusal" else part.text) or ""

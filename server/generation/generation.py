@@ -20,7 +20,12 @@ from server.generation.plan import GenerationPlan
 from server.generation.scores import HeldScores, prompt_logprobs
 from server.http.answers import DONE, EventStream, event
 from server.schemas.chat import ChatChunk
-from server.schemas.common import CompletionUsage, PromptLogprobs, PromptTokensDetails
+from server.schemas.common import (
+    CompletionTokensDetails,
+    CompletionUsage,
+    PromptLogprobs,
+    PromptTokensDetails,
+)
 from server.schemas.completions import Completion
 from server.schemas.sampling import SamplingOptions, StreamOptions
 from server.service.service import (
@@ -117,8 +122,11 @@ class Generation:
         completion = sum(choice.tokens for choice in self.choices)
         # A prompt's later rows may find its first row's blocks in the cache.
         cached = sum(choice.cached for choice in self.choices[:: self._plan.width])
-        details = PromptTokensDetails(cached)
-        return CompletionUsage(prompt, completion, prompt + completion, details)
+        cached_of_prompt = PromptTokensDetails(cached)
+        if self._plan.turn is None:
+            return CompletionUsage(prompt, completion, prompt + completion, cached_of_prompt)
+        reasoned = CompletionTokensDetails(sum(each.reasoning_tokens for each in self.choices))
+        return CompletionUsage(prompt, completion, prompt + completion, cached_of_prompt, reasoned)
 
     def expire(self) -> None:
         """Stop the engine at the deadline. `advance` then ends the choices still open."""

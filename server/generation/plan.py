@@ -2,12 +2,14 @@
 
 from array import array
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine_core.messages import Grammar, GrammarKind, JobOptions, SamplingParams, Tokenization
 from engine_core.refusal import RefusalError
+from engine_core.turn_format import TurnFormat
 from server.schemas.common import INT64_MAX, invalid
 from server.schemas.sampling import (
     MAX_GRAMMAR_CHARS,
@@ -32,12 +34,22 @@ _JSON_SCHEMA, _VALUE = "response_format.json_schema", "response_format.value"
 _ANY_OBJECT = '{"type": "object"}'
 
 
+class TurnReading(msgspec.Struct, frozen=True, kw_only=True):
+    """How an assistant's turn is read: its form, the schemas of the arguments of tools by name, and
+    the end of the prompt, which tells whether it begins inside reasoning."""
+
+    form: TurnFormat
+    tools: dict[str, dict[str, Any]]
+    prompt_end: str
+
+
 class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The generation for a request, and the part of it that is returned.
 
     `width` choices of each prompt are generated, the best `n` returned, with `logprobs`
     alternatives to each sampled token (None: no log-probabilities); `params` may ask the engine for
-    more. `echo` begins a choice's text with its prompt. `timeout` is in seconds.
+    more. `echo` begins a choice's text with its prompt. `timeout` is in seconds. Without a `turn`
+    all is text.
     """
 
     prompts: Items
@@ -52,6 +64,7 @@ class GenerationPlan(msgspec.Struct, frozen=True, kw_only=True):
     include_stop: bool = False
     skip_special_tokens: bool = True
     return_token_ids: bool = False
+    turn: TurnReading | None = None
 
 
 def generation_plan(

@@ -1,5 +1,6 @@
 """Reads what a checkpoint is and needs. No weight is read, and torch is not imported."""
 
+import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
@@ -10,6 +11,7 @@ import msgspec
 
 from engine_core.tokenization.tokenizer import TOKENIZER_FILE, Tokenizer, TokenizerError
 from engine_core.tokenization.tokenizer_settings import TokenizerSettings
+from engine_core.turn_format import IdForm
 from server.errors import one_line
 from server.models.model_setup import (
     EngineOptions,
@@ -31,7 +33,15 @@ from server.models.program import ProgramError, run_program
 from server.models.slow_tokenizer import slow_files
 from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
 from server.settings import defaults
-from server.templates.template_files import check_template_files
+from server.templates.protocol import FormatSource, FoundFormat, NotRendered
+from server.templates.template_files import (
+    MissingChatTemplateError,
+    NoChatTemplateError,
+    check_template_files,
+    read_chat_template,
+)
+from server.templates.template_process import ProcessEndedError, loaded
+from server.turns.written_calls import example_call
 from workers.contract.checkpoint.architectures import TaskError, family_of, task_of
 from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys
@@ -94,13 +104,31 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[InspectedStage, ...]
 
 
+class InspectedTurns(msgspec.Struct, frozen=True, kw_only=True):
+    """The format of an assistant's turns in chats.
+
+    source     where the format is from; None if there is none, and no tools are served
+    why_none   the reason for that
+    call       a call of a tool, with words for its parts
+    call_ids   the ids that calls have in the prompt
+    reasoning  the markers around it, if the model reasons
+    """
+
+    source: FormatSource | None
+    why_none: str = ""
+    call: str = ""
+    call_ids: IdForm = "any"
+    reasoning: tuple[str, str] | None = None
+
+
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """`refused` has one line for each reason why `penstock serve` would not start with this model.
-    Without `model`, config.json cannot be read as one."""
+    Without `model`, config.json cannot be read as one. Without `turns`, the model cannot chat."""
 
     source: str
     folder: str
     model: InspectedModel | None
+    turns: InspectedTurns | None
     notes: tuple[str, ...]
     refused: tuple[str, ...]
 
@@ -134,12 +162,14 @@ class _Inspector:
             self._check_tokenizer(model)
         if model is not None:
             self._check_template(model)
+        turns = self._read_turns(model)
         heads = self._read_heads(model)
         inspected = None if model is None else self._inspected(model, heads)
         return Inspection(
             source=self._source,
             folder=str(self._folder),
             model=inspected,
+            turns=turns,
             refused=tuple(dict.fromkeys(map(one_line, self._refused))),
             notes=tuple(map(one_line, self._notes)),
         )
@@ -200,6 +230,25 @@ class _Inspector:
             if task_of(complete) == "classify" and not complete.reads_pairs:
                 self._notes.append(f"it scores no pairs of texts: {UNKNOWN_TEMPLATE}")
 
+    def _read_turns(self, model: ModelConfig | None) -> InspectedTurns | None:
+        """The format of a chat's turns, which the template's own process finds."""
+        if model is None or task_of(model) != "generate":
+            return None
+        try:
+            template = read_chat_template(self._folder)
+            found = asyncio.run(loaded(template))
+        except MissingChatTemplateError:
+            return None
+        except (NoChatTemplateError, ProcessEndedError) as error:
+            self._notes.append(f"it cannot chat: {error}")
+            return None
+        if isinstance(found, NotRendered):
+            self._notes.append(
+                f"it cannot chat: its chat template ({template.file}): {found.reason}"
+            )
+            return None
+        return _turns(found)
+
     def _read_heads(self, model: ModelConfig | None) -> WeightHeads | None:
         """The heads of the model's weights, if they are here and whole."""
         heads = None
@@ -251,6 +300,19 @@ class _Inspector:
             kv_bytes_unused=_left_behind(model, length) * token,
             stages=stages,
         )
+
+
+def _turns(found: FoundFormat) -> InspectedTurns:
+    form = found.form
+    if form is None:
+        return InspectedTurns(source=None, why_none=found.reason)
+    reasoning = form.reasoning
+    return InspectedTurns(
+        source=found.source,
+        call=example_call(form.calls[0]),
+        call_ids=form.ids,
+        reasoning=None if reasoning is None else (reasoning.open, reasoning.close),
+    )
 
 
 def _layers_of_kinds(model: ModelConfig) -> tuple[LayersOfKind, ...]:

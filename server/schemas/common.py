@@ -85,6 +85,13 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     """Prompt tokens that were in the prefix cache already."""
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """Details of the generated tokens."""
+
+    reasoning_tokens: int
+    """Tokens that came while the model's reasoning was open, its closing marker included."""
+
+
 class CompletionUsage(msgspec.Struct, frozen=True):
     """Exact counts of tokens. A prompt counts once."""
 
@@ -96,6 +103,9 @@ class CompletionUsage(msgspec.Struct, frozen=True):
     """The sum of both."""
     prompt_tokens_details: PromptTokensDetails
     """More about the prompts' tokens."""
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+    """More about the generated tokens, where a chat's answer is read as reasoning, text and
+    calls."""
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):

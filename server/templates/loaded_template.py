@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
+from itertools import product
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +32,9 @@ from server.templates.reply_place import OpenReasoningError, reply_place
 # A prompt's most. A longer one would be refused for `MAX_PENDING_TOKENS` all the same.
 _MAX_CHARS = 16 * 1024 * 1024
 
+PROBING_S = 1.0
+"""Of processor time for probing. Anything later counts as written."""
+
 # All names under which published templates look for earlier reasoning.
 _REASONING_NAMES = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
 
@@ -40,9 +45,10 @@ class LoadedTemplate:
     def __init__(self, template: ChatTemplate) -> None:
         """Raises TemplateError. May take any time and memory, as prompts may."""
         self._tokens = template.tokens
-        self._source = template.source
+        self.source = template.source
+        self.response_template = template.response_template
         self._compiled = _compile(template.source)
-        self.manners = self._probed({})
+        self.manners = self.manners_with({})
 
     def prompt(self, conversation: Conversation) -> str:
         """The prompt of a client's messages. Raises LeftOutError, TemplateError for a refusal, and
@@ -50,10 +56,11 @@ class LoadedTemplate:
         try:
             messages = self.manners.checked(conversation.messages)
         except LeftOutError:
-            if not conversation.variables:
+            if not (conversation.variables or conversation.tools):
                 raise
-            # A variable may have the template write what it otherwise leaves out.
-            messages = self._probed(conversation.variables).checked(conversation.messages)
+            # These may have the template write what it otherwise leaves out.
+            manners = self.manners_with(conversation.variables, (conversation.tools or [])[:1])
+            messages = manners.checked(conversation.messages)
         shaped = replace(conversation, messages=messages)
         return self._to_reply(shaped) if conversation.question else self.render(shaped)
 
@@ -71,15 +78,25 @@ class LoadedTemplate:
             return self.render(talk).partition(mark)[2]
 
         try:
-            return before + mark + reply_place(begun, written, self._source)
+            return before + mark + reply_place(begun, written, self.source)
         except OpenReasoningError as error:
             what = f"the end of the reasoning that it begins with {error}"
             raise LeftOutError("model", what) from None
 
-    def _probed(self, variables: dict[str, Any]) -> ProbedManners:
-        return ProbedManners(
-            lambda messages: self.render(Conversation(messages=messages, variables=variables))
-        )
+    def manners_with(
+        self,
+        variables: dict[str, Any],
+        tools: Sequence[dict[str, Any]] = (),
+        seconds: float = PROBING_S,
+    ) -> ProbedManners:
+        """The template's manners in conversations with these, found in so much time."""
+
+        def render(messages: list[Message]) -> str:
+            return self.render(
+                Conversation(messages=messages, tools=[*tools] or None, variables=variables)
+            )
+
+        return ProbedManners(render, seconds)
 
     def render(self, conversation: Conversation) -> str:
         """The prompt of messages as they are. Raises whatever the template does."""
@@ -95,7 +112,7 @@ class LoadedTemplate:
             **self._tokens,
             **conversation.variables,
             "messages": conversation.messages,
-            "tools": None,
+            "tools": conversation.tools,
             "documents": None,
             "add_generation_prompt": conversation.add_generation_prompt,
         }
@@ -125,12 +142,19 @@ class LoadedTemplate:
         return text[:end].rstrip() if stripped else text[:end]
 
 
-class LeftOutError(Exception):
-    """The template leaves out `field` of a message."""
+class UnfitFieldError(Exception):
+    """The template does not fit a `field` of the request, for the reason in the message."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.field = field
+
+
+class LeftOutError(UnfitFieldError):
+    """The template leaves out `field`."""
 
     def __init__(self, field: str, what: str) -> None:
-        super().__init__(f"this model's chat template leaves out {what}")
-        self.field = field
+        super().__init__(field, f"this model's chat template leaves out {what}")
 
 
 def _compile(source: str) -> Template:
@@ -220,10 +244,11 @@ class _Manner(NamedTuple):
 
 class _CallManner(NamedTuple):
     """The way in which a template writes tool calls. `no_content` stands for an assistant's
-    missing text."""
+    missing text. Names may be written as a part of ids only."""
 
     arguments_are_text: bool = False
     no_content: Message = {}  # noqa: RUF012 -- nothing changes it
+    names_in_ids: bool = False
     is_written: bool | None = None
     loses_second: bool = False
 
@@ -236,9 +261,11 @@ class _CallManner(NamedTuple):
         return shaped
 
     def _call(self, call: Message) -> Message:
+        function = call["function"]
+        if self.names_in_ids and function["name"] not in call["id"]:
+            call = {**call, "id": f"functions.{function['name']}:0"}
         if self.arguments_are_text:
             return call
-        function = call["function"]
         return {
             **call,
             "function": {**function, "arguments": msgspec.json.decode(function["arguments"])},
@@ -321,6 +348,7 @@ def _id(number: int) -> str:
 # With words for its name, and a key and a value of its arguments.
 _TELLING_CALL = _calling(_TOOL, arguments=f'{{"{_KEY}": "{_VALUE}"}}')
 _TELLING_CALLS = _calling(_TOOL, _MORE)
+_NO_CONTENTS: list[Message] = [{}, {"content": ""}, {"content": None}]
 
 
 def _message_of(kind: _Kind, text: str, number: int = 1) -> Message:
@@ -345,8 +373,6 @@ _OF_CALLS: list[_Place] = [
     for after in ([], [_result("1")], _BOTH_RESULTS, [_result("1"), _ASSISTANT, _USER], [_USER])
 ]
 
-# Of processor time for probing. Anything later counts as written.
-_SECONDS = 1.0
 _UNUSUAL = 64
 """The most unusual kinds, and orders, that are remembered, and the most kinds of one talk."""
 _NAMED_BY_THEIR_CALLS = ("tool", "function")
@@ -380,10 +406,11 @@ class ProbedManners:
     """A template's manners. The usual ones are probed at once; unusual roles and orders of messages
     when they first come."""
 
-    def __init__(self, render: Callable[[list[Message]], str]) -> None:
-        """`render` renders messages as they are, and may raise anything."""
+    def __init__(self, render: Callable[[list[Message]], str], seconds: float) -> None:
+        """`render` renders messages as they are, and may raise anything. Probing takes at most
+        `seconds`, and little more."""
         self._render = render
-        self._until = time.process_time() + _SECONDS
+        self._until = time.process_time() + seconds
         self._usual = {kind: _Manner(kind.role) for kind in _USUAL}
         self._unusual = lru_cache(_UNUSUAL)(self._probed)
         self._calls = _CallManner()
@@ -394,6 +421,16 @@ class ProbedManners:
         self._loses_reasoning = self._writes_reasoning() is False
         self._until = math.inf
         self._lost_by_order = lru_cache(_UNUSUAL)(self._probed_order)
+
+    @property
+    def leave_out_calls(self) -> bool:
+        """True if calls of tools are left out."""
+        return self._calls.is_written is False
+
+    def leave_out(self, role: str, *, is_first: bool = False) -> bool | None:
+        """True if messages of a role are left out. None if they are refused."""
+        written = self._manner(_Kind(role, is_first)).is_written
+        return None if written is None else not written
 
     def checked(self, messages: Sequence[Message]) -> list[Message]:
         """Clients' messages in the forms that the template takes. Raises LeftOutError, and
@@ -435,7 +472,8 @@ class ProbedManners:
                 raise LeftOutError(f"{path}.content", what)
             place = "first" if kind.is_first else "later"
             raise LeftOutError(f"{path}.role", f"a {place} message of role {quoted(kind.role)}")
-        if manner.loses_name and message.get("name"):
+        # A name that is the role says nothing.
+        if manner.loses_name and message.get("name", "") not in ("", kind.role):
             raise LeftOutError(f"{path}.name", f"names in messages of role {quoted(kind.role)}")
         if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
             raise LeftOutError(f"{path}.{name}", "the reasoning of earlier answers")
@@ -502,16 +540,22 @@ class ProbedManners:
         return False
 
     def _probed_calls(self) -> _CallManner:
-        """The first manner that writes calls, else the most common one."""
-        trials: list[_Trial] = []
-        for arguments_are_text in (False, True):
-            for no_content in ({}, {"content": ""}, {"content": None}):
-                manner = _CallManner(arguments_are_text, no_content)
-                trials.append(self._trial(manner.shaped(_TELLING_CALL), _OF_CALLS))
-                if trials[-1].written:
-                    two = self._trial(manner.shaped(_TELLING_CALLS), _OF_CALLS)
-                    return manner._replace(is_written=True, loses_second=two.written is False)
-        return _CallManner(is_written=_summary(trials))
+        """The manner that writes calls in most places, else the most common one."""
+        found: list[tuple[int, _CallManner]] = []
+        outcomes: set[bool | None] = set()
+        for in_ids, are_text, content in product((False, True), (False, True), _NO_CONTENTS):
+            manner = _CallManner(are_text, content, in_ids)
+            message = manner.shaped(_TELLING_CALL)
+            written = [self._writes(message, place) for place in _OF_CALLS]
+            outcomes |= {*written}
+            found.append((written.count(True), manner))
+            if all(written):
+                break
+        places, best = max(found, key=itemgetter(0))
+        if not places:
+            return _CallManner(is_written=False if False in outcomes else None)
+        two = self._trial(best.shaped(_TELLING_CALLS), _OF_CALLS)
+        return best._replace(is_written=True, loses_second=two.written is False)
 
     def _writes_reasoning(self) -> bool | None:
         """True if the template writes reasoning anywhere. Many leave out that of earlier turns."""

@@ -1,9 +1,11 @@
 """Messages between an API process and a template's process: frames of JSON over a socket."""
 
 import signal
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+
+from engine_core.turn_format import TurnFormat
 
 LENGTH_BYTES = 4
 INTERRUPT = signal.SIGUSR1
@@ -19,11 +21,13 @@ client's tool calls are text."""
 
 
 class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A Jinja template, its file, and the special tokens that it may name."""
+    """A Jinja template, its file, and the special tokens that it may name; and the checkpoint's own
+    declaration of how a turn is read."""
 
     source: str
     file: str
     tokens: dict[str, str]
+    response_template: dict[str, Any] | None = None
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +35,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     message in whose place questions are asked: the prompt then ends where a reply's text begins."""
 
     messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: dict[str, Any] = {}
@@ -41,7 +46,18 @@ Question = Conversation | None
 """None only checks that the process lives."""
 
 
-class NotRendered(msgspec.Struct, frozen=True):
+FormatSource = Literal["declared", "learnt", "table"]
+
+
+class FoundFormat(msgspec.Struct, frozen=True, tag="format"):
+    """The format of a compiled template's turns, and where it is from; or the reason for none."""
+
+    form: TurnFormat | None = None
+    source: FormatSource | None = None
+    reason: str = ""
+
+
+class NotRendered(msgspec.Struct, frozen=True, tag="not rendered"):
     """The reason for no prompt: the template's own message, or its fault. A `field` is one of the
     request that the template leaves out."""
 
@@ -49,8 +65,8 @@ class NotRendered(msgspec.Struct, frozen=True):
     field: str = ""
 
 
-Answer = str | NotRendered
-"""The prompt, empty for a compiled template and a check, or why there is none."""
+Answer = str | FoundFormat | NotRendered
+"""The prompt, empty for a check; the format of a compiled template; or why there is none."""
 
 
 def frame(message: ChatTemplate | Question | Answer) -> bytes:

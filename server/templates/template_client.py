@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-
-import msgspec
 
 from engine_core.client.pending_jobs import Outcome
 from engine_core.loop.fair_queue import FairQueue
 from engine_core.messages import KeyShare
 from engine_core.refusal import RefusalError
-from server.event_loop import ChildProcess, lasting_task
-from server.settings.settings import child_environment
+from server.event_loop import lasting_task
 from server.templates import protocol
 from server.templates.template_files import (
     MissingChatTemplateError,
     NoChatTemplateError,
     read_chat_template,
 )
+from server.templates.template_process import ProcessEndedError, TemplateProcess
 
-_COMMAND = (sys.executable, "-P", "-m", "server.templates.template_main")
-_ANSWER: msgspec.json.Decoder[protocol.Answer] = msgspec.json.Decoder(protocol.Answer)
-_LIMITS = {
-    -signal.SIGPROF: f"it takes more than {protocol.CPU_SECONDS:g} s",
-    -signal.SIGALRM: f"it takes more than {protocol.WALL_SECONDS:g} s by the clock",
-}
-_FAULTS = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL)
-
-# To start and compile the template, beside all of the daemon.
-_START_S = 30.0
 _RENDER_S = protocol.CPU_SECONDS + 5.0
 
 # An idle process that hangs is noticed within their sum.
@@ -79,11 +65,13 @@ class TemplateClient:
         self._current: _PendingRender | None = None
         self._wake = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._process: _Process | None = None
+        self._process: TemplateProcess | None = None
         self._is_up = False
         self._has_compiled = False
         self._failures = 0  # in a row
         self._last_end = ""
+        self.found = protocol.FoundFormat()
+        """The format of the model's turns, once the template has been compiled."""
         self._template: protocol.ChatTemplate | NoChatTemplateError
         try:
             self._template = read_chat_template(folder)
@@ -126,6 +114,7 @@ class TemplateClient:
             raise
         if isinstance(outcome, protocol.NotRendered):
             raise _refusal(outcome)
+        assert isinstance(outcome, str), "a process tells its format only at its start"
         return outcome
 
     def check(self) -> None:
@@ -178,24 +167,18 @@ class TemplateClient:
 
     async def _run(self, template: protocol.ChatTemplate) -> None:
         """Run one process until a conversation ends it. Raises ProcessEndedError otherwise."""
-        try:
-            process = _Process(_COMMAND, child_environment(), answers=True)
-        except OSError as error:
-            raise ProcessEndedError(f"its process cannot be started: {error.strerror}") from None
-        self._process = process
+        process = self._process = TemplateProcess()
         process.exit.add_done_callback(lambda _: self._wake.set())
         try:
-            try:
-                answer = await process.ask(protocol.frame(template), _START_S)
-            except ProcessEndedError as end:
-                if end.status != -signal.SIGPROF:
-                    raise
-                answer = protocol.NotRendered(str(end))
+            answer = await process.load(template)
             if isinstance(answer, protocol.NotRendered):
                 self._give_up(template, answer.reason)
                 return
             if self._is_down:
                 _log.warning("the chat template of model %s is rendered again", self._model)
+            if answer.reason and not self._has_compiled:
+                _log.warning("model %s serves no tools: %s", self._model, answer.reason)
+            self.found = answer
             self._is_up = self._has_compiled = True
             while await self._serves_next(process):
                 pass
@@ -209,7 +192,7 @@ class TemplateClient:
         _log.warning("%s", refusal.message)
         self._fail_all(refusal)
 
-    async def _serves_next(self, process: _Process) -> bool:
+    async def _serves_next(self, process: TemplateProcess) -> bool:
         """Render one conversation, or ping the process. False if a conversation has ended it.
         Raises ProcessEndedError for another end."""
         pending = self._current = await self._next(process)
@@ -227,7 +210,7 @@ class TemplateClient:
         pending.answer.set(answer)
         return survives
 
-    async def _next(self, process: _Process) -> _PendingRender | None:
+    async def _next(self, process: TemplateProcess) -> _PendingRender | None:
         """The conversation that the last process left, or the next in turn. None if none comes for
         a while, or the process has ended."""
         if self._current is not None and not self._current.answer.done():
@@ -267,58 +250,3 @@ def _refusal(answer: protocol.NotRendered) -> RefusalError:
         return RefusalError("invalid_request", f"{answer.field}: {answer.reason}", answer.field)
     message = f"messages: the model's chat template refuses them: {answer.reason}"
     return RefusalError("invalid_request", message, "messages")
-
-
-class ProcessEndedError(Exception):
-    """The process has ended, for the reason in the message. `status` is None if it could not be
-    started, or was killed because it hung."""
-
-    def __init__(self, reason: str, status: int | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-
-    @property
-    def is_own_doing(self) -> bool:
-        """True if the process died of its question, by a limit or a crash."""
-        status = self.status
-        return status is not None and (status >= 0 or status in _LIMITS or status in _FAULTS)
-
-
-class _Process(ChildProcess):
-    """A running process of a template, with one question at a time on its socket."""
-
-    async def ask(self, question: bytes, seconds: float) -> protocol.Answer:
-        """The answer to a frame. Raises ProcessEndedError. A process that has not answered after
-        `seconds` is killed."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(seconds):
-                await loop.sock_sendall(self.socket, question)
-                size = protocol.frame_size(await self._receive(protocol.LENGTH_BYTES))
-                return _ANSWER.decode(await self._receive(size))
-        except TimeoutError:
-            await self.close()
-            reason = f"its process hung for {seconds:g} s, and was killed"
-            raise ProcessEndedError(reason) from None
-        except (EOFError, ConnectionError):
-            await self.close()
-            status = self.exit.result()
-            reason = _LIMITS.get(status) or f"its process {self.end()}"
-            raise ProcessEndedError(reason, status) from None
-
-    async def close(self) -> None:
-        """Kill it and wait until it is gone. Idempotent."""
-        self.socket.close()
-        self.signal(signal.SIGKILL)
-        await asyncio.wait([self.exit])
-
-    async def _receive(self, size: int) -> bytearray:
-        loop = asyncio.get_running_loop()
-        data = bytearray(size)
-        rest = memoryview(data)
-        while rest:
-            count = await loop.sock_recv_into(self.socket, rest)
-            if count == 0:
-                raise EOFError
-            rest = rest[count:]
-        return data

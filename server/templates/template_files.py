@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -46,8 +46,12 @@ def read_chat_template(folder: Path) -> ChatTemplate:
         for file, found in _candidates(folder):
             templates = _by_name(found)
             if _DEFAULT in templates:
-                tokens = TokenizerSettings(folder).template_tokens
-                return ChatTemplate(source=templates[_DEFAULT], file=file, tokens=tokens)
+                return ChatTemplate(
+                    source=templates[_DEFAULT],
+                    file=file,
+                    tokens=TokenizerSettings(folder).template_tokens,
+                    response_template=_response_template(folder),
+                )
             names += templates
     except (ModelConfigError, msgspec.ValidationError) as error:
         raise NoChatTemplateError(f"its chat template cannot be read: {error}") from None
@@ -55,6 +59,12 @@ def read_chat_template(folder: Path) -> ChatTemplate:
         known = ", ".join(names)
         raise NoChatTemplateError(f"none of its chat templates is called {_DEFAULT}: {known}")
     raise MissingChatTemplateError("it has no chat template")
+
+
+def _response_template(folder: Path) -> dict[str, Any] | None:
+    """The declaration of how a turn is read, if the checkpoint has one in the form of an object."""
+    found = (optional(folder, _CONFIG, dict[str, Any]) or {}).get("response_template")
+    return cast(dict[str, Any], found) if isinstance(found, dict) else None
 
 
 def check_template_files(folder: Path) -> None:

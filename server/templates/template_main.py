@@ -23,7 +23,8 @@ import msgspec
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from server.templates import protocol
-from server.templates.loaded_template import LeftOutError, LoadedTemplate
+from server.templates.loaded_template import UnfitFieldError
+from server.templates.served_template import ServedTemplate
 
 MEMORY_BYTES = 1 << 30
 _MAX_REASON = 200
@@ -59,20 +60,20 @@ def _die_with_parent() -> None:
 
 def _serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer a ChatTemplate, then Questions, until the API process has gone."""
-    loaded: list[LoadedTemplate] = []
+    loaded: list[ServedTemplate] = []
     decoder: msgspec.json.Decoder[protocol.Question] = msgspec.json.Decoder(protocol.Question)
 
-    def prompt(body: bytes) -> str:
+    def answer_to(body: bytes) -> protocol.Answer:
         if not loaded:
-            loaded.append(LoadedTemplate(msgspec.json.decode(body, type=protocol.ChatTemplate)))
-            return ""
+            loaded.append(ServedTemplate(msgspec.json.decode(body, type=protocol.ChatTemplate)))
+            return loaded[0].found
         question = decoder.decode(body)
         return "" if question is None else loaded[0].prompt(question)
 
     interruptible = _Interruptible()
     while body := source.read(protocol.frame_size(source.read(protocol.LENGTH_BYTES))):
         _set_timers(cpu=protocol.CPU_SECONDS, wall=protocol.WALL_SECONDS)
-        answer = protocol.frame(_outcome(interruptible, partial(prompt, body)))
+        answer = protocol.frame(_outcome(interruptible, partial(answer_to, body)))
         _set_timers(cpu=0, wall=0)
         sink.write(answer)
         sink.flush()
@@ -108,14 +109,14 @@ class _Interruptible:
             raise _RenderInterrupted
 
 
-def _outcome(interruptible: _Interruptible, work: Callable[[], str]) -> protocol.Answer:
+def _outcome(interruptible: _Interruptible, work: Callable[[], protocol.Answer]) -> protocol.Answer:
     field = ""
     try:
         with interruptible:
             return work()
     except _RenderInterrupted:
         reason = "nobody waits for it any more"
-    except LeftOutError as error:
+    except UnfitFieldError as error:
         field, reason = error.field, str(error)
     except TemplateSyntaxError as error:
         reason = f"line {error.lineno}: {error.message}"

@@ -19,7 +19,10 @@ async def results(source: str) -> dict[str, str]:
 
 async def test_outcomes_of_a_template_that_writes_every_role() -> None:
     found = await results(CHATML)
-    others = {"a name", "reasoning", "reasoning at last", "reasoning before a call"}
+    others = {
+        "a name", "a result without a call", "reasoning", "reasoning at last",
+        "reasoning before a call",
+    }  # fmt: skip
     assert {name for name, result in found.items() if result != "equal"} == others
     assert {found[name] for name in others} == {"refused by name"}
 

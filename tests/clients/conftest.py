@@ -1,5 +1,6 @@
 """The daemon that the clients are driven against. tests/e2e/users/test_clients.py starts it."""
 
+import os
 from typing import NamedTuple
 
 import pytest
@@ -15,14 +16,9 @@ class Daemon(NamedTuple):
     classifier: str = "moods"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--url", required=True)
-    parser.addoption("--key", required=True)
-
-
 @pytest.fixture(scope="session")
-def daemon(pytestconfig: pytest.Config) -> Daemon:
-    return Daemon(pytestconfig.getoption("url"), pytestconfig.getoption("key"))
+def daemon() -> Daemon:
+    return Daemon(os.environ["DAEMON_URL"], os.environ["DAEMON_KEY"])
 
 
 @pytest.fixture(scope="session")

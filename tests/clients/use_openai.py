@@ -256,13 +256,6 @@ def test_errors_name_the_field(client, daemon):
     assert caught.value.code == "model_not_found"
 
 
-def test_tools_are_refused_by_name(client, daemon):
-    tool = {"type": "function", "function": {"name": "clock", "parameters": {}}}
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model=daemon.generator, messages=MESSAGES, tools=[tool])
-    assert caught.value.param.startswith("tools")
-
-
 def test_a_wrong_key(daemon):
     with (
         openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="wrong", max_retries=0) as client,

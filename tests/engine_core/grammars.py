@@ -38,12 +38,12 @@ GRAMMARS = [
 
 
 def json_tokenizer() -> Tokenizer:
-    """36 pieces of text, a few that no grammar here needs, and `END`: 45 ids of VOCAB's 50."""
-    fillers = [f"z{i}" for i in range(END - len(PIECES))]
+    """36 pieces of text, a few more for turns, and two special tokens: 46 ids of VOCAB's 50."""
+    fillers = ["<y", "<", ">", *(f"z{i}" for i in range(END - len(PIECES) - 3))]
     raw = RawTokenizer(BPE({piece: i for i, piece in enumerate([*PIECES, *fillers])}, []))
     raw.pre_tokenizer = ByteLevel(add_prefix_space=False)
     raw.decoder = ByteLevelDecoder()
-    raw.add_special_tokens([AddedToken("<end>", special=True)])
+    raw.add_special_tokens([AddedToken(each, special=True) for each in ("<end>", "<c>")])
     assert raw.token_to_id("<end>") == END
     return Tokenizer(raw)
 

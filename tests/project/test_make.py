@@ -210,6 +210,8 @@ def test_a_release_that_differs_has_a_line_for_each_python() -> None:
 LISTS = {
     ".venv-clients": "tests/clients/requirements.txt",
     ".venv-clients-newest": "tests/clients/requirements-newest.txt",
+    ".venv-agents": "tests/agents/requirements.txt",
+    ".venv-agents-openai-2": "tests/agents/requirements-openai-2.txt",
     ".venv-deploy": "tests/deploy/tools/requirements.txt",
 }
 """Environment -> all that is installed into it."""

@@ -18,11 +18,14 @@ from tests.workers.heads.reranking_qwen3 import save_reranking_qwen3
 
 # Whatever a template can be told shows in its prompt.
 TEMPLATE = """\
-{{ bos_token }}{% for message in messages %}{{ message.role }} {{ message.name }}: \
-{{ message.reasoning_content }} {{ message.content }} \
-{{ message.tool_calls }} {{ message.tool_call_id }}
-{% endfor %}{{ reasoning_effort }} {{ enable_thinking }}
-{% if add_generation_prompt %} >{% endif %}"""
+{{ bos_token }}{{ reasoning_effort }}{{ enable_thinking }}{{ tools | tojson if tools }}\
+{% for message in messages %}{{ message.role }} {{ message.name }} {{ message.tool_call_id }} >\
+{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}\
+{{ message.content or '' }}{% for call in message.tool_calls or [] %}\
+<call>{{ call.id }}/{{ call.function.name }}<args>{{ call.function.arguments | tojson }}</call>\
+{% endfor %}
+{% endfor %}{% if add_generation_prompt %}assistant   >{% if enable_thinking %}<think>{% endif %}\
+{% endif %}"""
 PROMPTS = {"prompts": {"query": "query: ", "passage": "passage: "}}
 
 

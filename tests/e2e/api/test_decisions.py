@@ -121,4 +121,4 @@ def test_a_question_that_does_not_fit_behind_the_input_is_named(daemon):
     body = {"model": GENERATOR_NAME, "input": INPUT, "questions": [*QUESTIONS, long]}
     error = httpx.post(f"{daemon.url}{PATH}", json=body).json()["error"]
     assert (error["param"], error["code"]) == ("questions[3]", "context_length_exceeded")
-    assert "context length is 1024 tokens; questions[3] behind the input has" in error["message"]
+    assert "context length is 1024 tokens; questions[3] behind input has" in error["message"]

@@ -14,7 +14,7 @@ from server.http.openapi import structs_of
 from server.schemas.known_options import Treatment, known_options
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import HEADERS
-from tests.server.schemas.option_examples import examples_of
+from tests.server.schemas.option_examples import entry_for, examples_of
 
 JSON = dict[str, Any]
 TABLE = known_options()
@@ -105,21 +105,22 @@ def http(options_daemon: Daemon) -> Generator[Client]:
 
 
 def placed(body: JSON, path: str, *value: object) -> JSON:
-    """`body` with `value` at a dotted path, or nothing there; of a list, in its first entry."""
+    """`body` with `value` at a dotted path, or nothing there; of a list, in the entry for it."""
     name, _, rest = path.partition(".")
     if not rest:
         others = {key: other for key, other in body.items() if key != name}
         return others | ({name: value[0]} if value else {})
     inner = body.get(name)
     if isinstance(inner, list):
-        return body | {name: [placed(inner[0], rest, *value), *inner[1:]]}
+        at = entry_for(inner, rest)
+        return body | {name: [*inner[:at], placed(inner[at], rest, *value), *inner[at + 1 :]]}
     return body | {name: placed(inner or {}, rest, *value)} if inner or value else body
 
 
 def is_in(body: Any, path: str) -> bool:
-    """Whether there is something at a dotted path; of a list, in its first entry."""
+    """Whether there is something at a dotted path; of a list, in the entry for it."""
     name, _, rest = path.partition(".")
-    body = body[0] if isinstance(body, list) else body
+    body = body[entry_for(body, path)] if isinstance(body, list) else body
     return isinstance(body, dict) and name in body and (not rest or is_in(body[name], rest))
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from engine_core.messages import Grammar, GrammarKind, SamplingParams
-from engine_core.structured.grammar import compiler_for
+from engine_core.structured.compiler import compiler_for
+from engine_core.structured.grammar import CompiledGrammar
 from engine_core.structured.matcher import Matcher
 from engine_core.structured.schema_tree import GrammarError
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -108,6 +109,7 @@ def test_a_model_that_generates_compiles() -> None:
     folder = demo_models()[GENERATOR_NAME]
     model = msgspec.structs.replace(MODEL, path=str(folder), vocab_size=4096)
     compiled = compiler_for(execution_config(model=model), Tokenizer.load(folder))(GRAMMARS[3])
+    assert isinstance(compiled, CompiledGrammar)
     assert compiled.words == 129
 
 

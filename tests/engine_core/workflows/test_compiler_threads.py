@@ -11,6 +11,7 @@ from engine_core.loop.fair_queue import Mailbox
 from engine_core.loop.jobs import Job
 from engine_core.messages import NO_KEY, GenerateJob, Grammar, KeyShare, SamplingParams
 from engine_core.refusal import RefusalError
+from engine_core.structured.compiler import Rules
 from engine_core.structured.grammar import CompiledGrammar, GrammarCompiler
 from engine_core.structured.schema_tree import GrammarError
 from engine_core.tokenization.tokenized import Tokenized
@@ -33,7 +34,8 @@ class Scripted:
         self.threads: list[CompilerThreads] = []
         self._compiled = GrammarCompiler(json_tokenizer(), VOCAB).compile(GRAMMARS[0])
 
-    def compile(self, grammar: Grammar) -> CompiledGrammar:
+    def compile(self, grammar: Rules) -> CompiledGrammar:
+        assert isinstance(grammar, Grammar)
         self.sources.append(grammar.source)
         if grammar.source.startswith("wait"):
             self.go.wait(PATIENCE)
@@ -180,7 +182,7 @@ def test_the_cache_is_bounded_by_count_and_by_size(script: Scripted, monkeypatch
     for job in range(30):
         threads.ask(job, f"b{job}" + "x" * 17)
         threads.take(1)
-    cached = list(threads._cache)
+    cached = [rules for rules in threads._cache if isinstance(rules, Grammar)]
     assert sum(len(grammar.source) for grammar in cached) <= 100
     assert len(cached) == 5
     threads.ask(0, "b29" + "x" * 17)

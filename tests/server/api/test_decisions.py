@@ -226,7 +226,7 @@ def test_a_question_that_does_not_fit_behind_the_input(chats):
     chats.engines["writer"].script.refusal = refusal
     error = chats.refusal(PATH, model="writer", input="a", questions=[LATE, LATE])
     assert (error["code"], error["param"]) == ("context_length_exceeded", "questions[1]")
-    assert error["message"].endswith("9 tokens; questions[1] behind the input has 12")
+    assert error["message"].endswith("9 tokens; questions[1] behind input has 12")
 
 
 @pytest.mark.parametrize(

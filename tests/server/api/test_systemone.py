@@ -160,8 +160,10 @@ def test_a_question_that_does_not_fit_behind_the_state(chats):
     refusal = Failed(0, "context_length_exceeded", reason, "prompts[1]")
     chats.engines["writer"].script.refusal = refusal
     both = {"first": MONEY, "second": MONEY}
-    error = chats.refusal(PATH, model="writer", state="a", questions=both)
+    fields = {"state": "a", "instructions": "b", "questions": both}
+    error = chats.refusal(PATH, model="writer", **fields)
     assert (error["code"], error["param"]) == ("context_length_exceeded", "questions.second")
+    assert "questions.second behind instructions and state has 12" in error["message"]
 
 
 @pytest.mark.parametrize(

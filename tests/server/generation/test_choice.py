@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from engine_core.messages import RowOutput
 from engine_core.tokenization.tokenizer import Tokenizer
-from server.generation.choice import Choice, Prompt, StopStrings
+from server.generation.choice import Choice, Prompt
+from server.generation.stop_strings import StopStrings
 from tests.server.fake_engine import logprobs_of
 from tests.server.generation.test_scores import plan
 

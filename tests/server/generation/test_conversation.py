@@ -1,7 +1,9 @@
 """What messages become in the prompt: parts, roles, refusals, what an SDK sends back."""
 
+import json
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from server.generation.conversation import ChatOptions, conversation
@@ -69,7 +71,7 @@ def test_an_earlier_refusal_is_text(deployment, answer, said):
     [
         ({"role": "assistant", "content": "Hi"}, "messages[1].role"),
         ({"role": "critic", "content": "Hi"}, "messages[1].role"),
-        ({"role": "assistant", "tool_calls": [CALL]}, "messages[1].tool_calls"),
+        ({"role": "assistant", "tool_calls": [CALL]}, "messages[1].role"),
         ({"role": "user", "content": "Hi", "name": "Ada"}, "messages[1].name"),
         ({"role": "user", "content": "Hi", "reasoning": "Hm"}, "messages[1].reasoning"),
     ],
@@ -92,6 +94,58 @@ async def test_others_have_their_turns_while_many_messages_are_parsed() -> None:
     parsed, turns = await turns_beside(conversation(messages, options, template))
     assert len(parsed.messages) == 10_000
     assert turns >= 9
+
+
+def part(kind: str, value: object) -> dict[str, object]:
+    return {"type": kind, kind: value}
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (
+            [part("thinking", "Hm."), part("text", "So.")],
+            {"content": [part("text", "So.")], "reasoning_content": "Hm."},
+        ),
+        (
+            [part("thinking", "Hm "), part("thinking", "hm.")],
+            {"reasoning_content": "Hm hm."},
+        ),
+        ([part("thinking", "")], {"content": []}),
+    ],
+)
+async def test_thinking_in_an_assistants_content_is_its_reasoning(parts, expected) -> None:
+    message = msgspec.convert({"role": "assistant", "content": parts}, ChatMessage)
+    options = ChatOptions(add_generation_prompt=None, continue_final_message=None, variables={})
+    template = ChatTemplate(source=CHATML, file="", tokens={})
+    parsed = await conversation([message], options, template)
+    assert parsed.messages == [{"role": "assistant", **expected}]
+
+
+@pytest.mark.parametrize("data", ["42", {"found": 42}])
+def test_a_document_in_a_tools_content_is_its_text(deployment, data):
+    call = {"role": "assistant", "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": [part("document", {"data": data})]}
+    chat(deployment, model="chatml", messages=[*HELLO, call, result])
+    (text,) = deployment.job("chatml").texts
+    assert f"{data if isinstance(data, str) else json.dumps(data, separators=(',', ':'))}<" in text
+
+
+@pytest.mark.parametrize(
+    ("role", "parts", "param"),
+    [
+        ("user", [part("thinking", "Hm.")], "messages[0].content[0]"),
+        ("user", [part("document", {"data": "a"})], "messages[0].content[0]"),
+        ("assistant", [part("document", {"data": "a"})], "messages[0].content[0]"),
+        ("tool", [part("text", "a"), part("refusal", "No.")], "messages[0].content[1]"),
+        ("assistant", [{"type": "thinking"}], "messages[0].content[0].thinking"),
+        ("tool", [{"type": "document"}], "messages[0].content[0].document"),
+        ("tool", [part("document", {"data": 4})], "messages[0].content[0].document.data"),
+    ],
+)
+def test_parts_that_a_role_does_not_have_are_refused(deployment, role, parts, param):
+    messages = [{"role": role, "content": parts}, *HELLO]
+    assert error(deployment, model="chatml", messages=messages)["param"] == param
 
 
 BEGUN = [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "Well"}]}]

@@ -69,7 +69,7 @@ async def turns_beside(work: Awaitable[Any]) -> tuple[Any, int]:
 def form(kind: str) -> CompletionForm | ChatForm:
     if kind == "chat":
         chat = ChatRequest(model="m", messages=[ChatMessage(role="user", content="x")])
-        return ChatForm(chat, MODEL, "a", WIDTH)
+        return ChatForm(chat, MODEL, "a", plan(WIDTH))
     body = CompletionRequest(
         model="m", prompt="x", logprobs=WIDTH, prompt_logprobs=WIDTH, echo=kind == "echo"
     )

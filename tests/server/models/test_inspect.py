@@ -12,9 +12,11 @@ import yaml
 from safetensors.torch import save_file
 
 from server import cli
+from tests.server.chat_templates import LLAMA3
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_json
 from tests.server.conftest import Refused
 from tests.server.models.fitting_weights import write_model
+from tests.server.templates.test_turn_formats import HERMES_CALL, THOUGHTS, template
 from tests.workers.checkpoints import worker_config
 from workers.weights.loader import faults
 
@@ -208,7 +210,7 @@ def test_without_json_it_is_yaml_with_sizes_in_mib(
     said = inspect(folder, "--pipeline-stages", 2)
     assert cli.main(["inspect", str(folder), "--pipeline-stages", "2"]) == 1
     shown = yaml.safe_load(capsys.readouterr().out)
-    assert [*shown] == ["source", "folder", "model", "notes", "refused"]
+    assert [*shown] == ["source", "folder", "model", "turns", "notes", "refused"]
     assert shown["refused"] == said["refused"]
     sizes = {name: size for name, size in shown["model"].items() if "_bytes" in name}
     assert sizes == {
@@ -260,3 +262,42 @@ def test_a_causal_classifier_scores_no_pairs(tmp_path: Path, inspect: Any) -> No
 def test_folders_of_other_formats(tmp_path: Path, inspect: Any) -> None:
     write_json(tmp_path / "adapter_config.json", {"base_model_name_or_path": "a/b"})
     assert inspect(tmp_path)["refused"][0].startswith(f"{tmp_path} is an adapter of a/b, not a")
+
+
+def test_the_turns_of_chats_and_where_their_format_is_from(tmp_path: Path, inspect: Any) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    assert inspect(folder)["turns"] is None
+    for source, expected in [
+        (template(HERMES_CALL, answer=THOUGHTS), ("learnt", ["<think>", "</think>"])),
+        (template(), ("table", None)),
+    ]:
+        (folder / "chat_template.jinja").write_text(source)
+        turns = inspect(folder)["turns"]
+        assert (turns["source"], turns["reasoning"]) == expected
+        assert turns["call"].startswith('<tool_call>\n{"name": "<function-name>"')
+        assert (turns["why_none"], turns["call_ids"]) == ("", "any")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (template("{{ c.name }} with {{ c.arguments }}"), "its calls of tools begin like text"),
+        (LLAMA3, "its chat template leaves out calls of tools"),
+    ],
+)
+def test_why_tools_are_not_served(tmp_path: Path, inspect: Any, source: str, reason: str) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    (folder / "chat_template.jinja").write_text(source)
+    said = inspect(folder)
+    assert said["turns"]["source"] is None
+    assert said["turns"]["why_none"].startswith(reason)
+    assert (said["refused"], said["notes"]) == ([], [])
+
+
+def test_a_template_that_cannot_be_used_is_a_note(tmp_path: Path, inspect: Any) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    (folder / "chat_template.jinja").write_text("{% for")
+    said = inspect(folder)
+    (note,) = said["notes"]
+    assert note.startswith("it cannot chat: its chat template (chat_template.jinja): line 1: ")
+    assert (said["refused"], said["turns"]) == ([], None)

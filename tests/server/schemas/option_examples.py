@@ -36,3 +36,10 @@ def examples_of(request: str) -> dict[str, OptionExample]:
         if request in group.requests
         for name, row in (group.obeyed | group.refused | group.accepted).items()
     }
+
+
+def entry_for(entries: list[Any], path: str) -> int:
+    """The first entry of a list with the field that a dotted path leads through; else the first."""
+    name, _, rest = path.partition(".")
+    has = (isinstance(each, dict) and name in each for each in entries)
+    return next((number for number, it_has in enumerate(has) if rest and it_has), 0)

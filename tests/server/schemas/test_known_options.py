@@ -12,7 +12,7 @@ from server.daemon.application import all_endpoints
 from server.http.body import Body
 from server.http.openapi import structs_of
 from server.schemas.known_options import known_options
-from tests.server.schemas.option_examples import examples_of
+from tests.server.schemas.option_examples import entry_for, examples_of
 
 TABLE = known_options()
 
@@ -92,15 +92,16 @@ def test_a_name_has_one_row_and_an_example_that_is_not_neutral(request_type):
 
 
 def placed(body: dict, path: str, value: object) -> tuple[dict, str]:
-    """`body` with `value` at a dotted path, and the path with indices; of a list, in its first
-    entry."""
+    """`body` with `value` at a dotted path, and the path with indices; of a list, in the entry for
+    it."""
     name, _, rest = path.partition(".")
     if not rest:
         return body | {name: value}, name
     inner = body.get(name, {})
     if isinstance(inner, list):
-        changed, within = placed(inner[0], rest, value)
-        return body | {name: [changed, *inner[1:]]}, f"{name}[0].{within}"
+        at = entry_for(inner, rest)
+        changed, within = placed(inner[at], rest, value)
+        return body | {name: [*inner[:at], changed, *inner[at + 1 :]]}, f"{name}[{at}].{within}"
     changed, within = placed(inner, rest, value)
     return body | {name: changed}, f"{name}.{within}"
 
@@ -153,7 +154,7 @@ def test_unknown_keys_of_every_nested_object_are_ignored_or_refused_with_their_p
 
 def holds_object(body: Any, path: str) -> bool:
     """Whether there is an object at a dotted path."""
-    for name in path.split("."):
-        body = body.get(name) if isinstance(body, dict) else None
-        body = body[0] if isinstance(body, list) else body
-    return isinstance(body, dict)
+    name, _, rest = path.partition(".")
+    body = body.get(name) if isinstance(body, dict) else None
+    body = body[entry_for(body, rest)] if isinstance(body, list) else body
+    return holds_object(body, rest) if rest else isinstance(body, dict)

@@ -206,6 +206,14 @@ async def test_a_template_that_does_not_compile_is_told_to_the_log(tmp_path, cap
         chat.check()
 
 
+async def test_a_model_without_tools_is_told_to_the_log_and_chats(tmp_path, caplog):
+    async with started(tmp_path, "{{ messages[0].content }}{# tools #}") as chat:
+        assert await ask(chat, "x") == "x"
+        (line,) = caplog.messages
+        assert line.startswith("model writer serves no tools: its chat template leaves out calls")
+        assert chat.found.form is None
+
+
 async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones(tmp_path):
     async with started(tmp_path, SLOW) as chat:
         assert await ask(chat, "first") == "first"

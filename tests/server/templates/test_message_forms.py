@@ -6,7 +6,6 @@ from unittest.mock import Mock
 import pytest
 from jinja2.exceptions import TemplateError
 
-from server.templates import loaded_template
 from server.templates.loaded_template import LeftOutError, LoadedTemplate
 from server.templates.protocol import ChatTemplate, Conversation
 
@@ -234,6 +233,9 @@ def test_names_are_written_or_refused():
     assert prompt(source, said("user", "a", name="Ada")) == "Ada: a"
     assert left_out(source, USER, said("assistant", "a", name="Bob")) == "messages[1].name"
     assert left_out(CHATML, said("user", "a", name="Ada")) == "messages[0].name"
+    assert left_out(CHATML, said("user", "a", name="assistant")) == "messages[0].name"
+    assert prompt(CHATML, said("user", "a", name="user")) == prompt(CHATML, said("user", "a"))
+    assert prompt(source, said("user", "a", name="user")) == "user: a"
     assert prompt(AS_JSON, USER, calling("f"), RESULT | {"name": "f"}), "its call has the name"
 
 
@@ -272,6 +274,7 @@ def test_too_many_roles_at_once_are_refused():
         prompt(CHATML, *(said(f"role{number}", "a") for number in range(65)))
 
 
-def test_what_could_not_be_probed_in_time_counts_as_written(monkeypatch):
-    monkeypatch.setattr(loaded_template, "_SECONDS", -1.0)
-    assert prompt(CHATML, said("user", "a", "b", name="Ada")) == "[user: a\nb]"
+def test_what_could_not_be_probed_in_time_counts_as_written():
+    messages = [said("user", "a", "b", name="Ada")]
+    unprobed = loaded(CHATML).manners_with({}, seconds=-1.0)
+    assert unprobed.checked(messages) == [said("user", "a\nb", name="Ada")]

@@ -22,7 +22,7 @@ from engine_core.messages import NO_KEY, KeyShare
 from engine_core.refusal import RefusalError
 from server.service.ledger import REQUEST_BYTES
 from server.settings.settings import Limits
-from server.templates import template_client
+from server.templates import template_client, template_process
 from server.templates.protocol import ChatTemplate, Conversation, frame
 from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
@@ -111,7 +111,7 @@ async def test_ended_during_a_render_the_next_process_renders(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_killed_or_stopped_while_it_starts(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(template_client, "_START_S", 3.0)
+    monkeypatch.setattr(template_process, "_START_S", 6.0)
     async with started(tmp_path) as chat:
         first = await pid()
         os.kill(first, number)
