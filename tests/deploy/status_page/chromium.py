@@ -80,7 +80,7 @@ class Chromium:
                 self._events.append(answer)
             elif "error" in answer:
                 said = answer["error"]["message"]
-                kind = PageLeft if "navigated" in said else RuntimeError
+                kind = PageLeftError if "navigated" in said else RuntimeError
                 raise kind(f"{method}: {said}")
             else:
                 return answer["result"]
@@ -101,7 +101,7 @@ class Chromium:
         return json.loads(message)
 
 
-class PageLeft(RuntimeError):
+class PageLeftError(RuntimeError):
     """The page was left for another, or loaded again, while a command ran in it."""
 
 
@@ -132,13 +132,13 @@ class Page:
         return result["result"].get("value")
 
     def text(self, selector: str) -> str:
-        """The text of an element that can be seen; "" if there is none, or the page is just left."""
+        """The text of an element that can be seen; "" if there is none, or the page is left."""
         try:
             return self.value(
                 f"[document.querySelector({json.dumps(selector)})]"
                 ".map((found) => found?.checkVisibility() ? found.innerText : '')[0]"
             )
-        except PageLeft:
+        except PageLeftError:
             return ""
 
     def wait_text(self, selector: str, part: str) -> None:
