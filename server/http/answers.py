@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL, error_body, error_headers
-from server.http.anthropic_errors import anthropic_error, gets_anthropic_errors
+from server.http.anthropic_errors import anthropic_error, is_anthropics
 from server.http.body import CancelOnDisconnect, ClientLeftError, has_come
 from server.observe.request_record import RequestRecord
 
@@ -53,7 +53,7 @@ class ErrorAnswer(Response):
         if self._error.code in _OF_BODIES and not has_come(scope):
             self.headers["connection"] = "close"
         answer = super().__call__
-        if not self._has_body and gets_anthropic_errors(scope):
+        if not self._has_body and is_anthropics(scope):
             headers = {name: text for name, text in self.headers.items() if name != _LENGTH}
             headers["request-id"] = scope["record"].request_id  # as its SDKs read it
             answer = Response(anthropic_error(self._error, scope), self.status_code, headers)
@@ -131,7 +131,7 @@ class EventStream(Response):
 
 def _last(scope: Scope, error: RefusalError, cause: Exception | None = None) -> Message:
     note_error(scope, error, cause)
-    if gets_anthropic_errors(scope):
+    if is_anthropics(scope):
         return _body(named_event("error", anthropic_error(error, scope)), more=False)
     return _body(event(error_body(error)), more=False)
 

@@ -55,7 +55,7 @@ class AnthropicErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     """The request's id, as in `x-request-id`."""
 
 
-def gets_anthropic_errors(scope: Scope) -> bool:
+def is_anthropics(scope: Scope) -> bool:
     """Whether a request is to its endpoints, or of its clients, which name the API's version."""
     return scope["path"].startswith("/v1/messages") or any(
         name == b"anthropic-version" for name, _ in scope["headers"]
