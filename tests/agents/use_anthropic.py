@@ -1,4 +1,6 @@
-"""anthropic: messages with tools, the tool runner, streams, counted tokens, models."""
+"""anthropic: messages with tools, the tool runner, streams, counted tokens, models, batches."""
+
+import time
 
 import anthropic
 import pytest
@@ -98,3 +100,21 @@ def test_models_and_errors(client, daemon):
     nobody = anthropic.Anthropic(api_key="wrong", base_url=daemon.url)
     with pytest.raises(anthropic.AuthenticationError):
         nobody.models.list()
+
+
+def test_a_batch(client, daemon):
+    messages = [{"role": "user", "content": question("corrected-text")}]
+    params = {"model": daemon.model, "max_tokens": 500, "messages": messages}
+    requests = [
+        {"custom_id": "good", "params": params},
+        {"custom_id": "bad", "params": params | {"max_tokens": -1}},
+    ]
+    batch = client.messages.batches.create(requests=requests)
+    while batch.processing_status != "ended":
+        time.sleep(0.2)
+        batch = client.messages.batches.retrieve(batch.id)
+    found = {line.custom_id: line.result for line in client.messages.batches.results(batch.id)}
+    assert "Bern" in found["good"].message.content[0].text
+    assert found["bad"].error.error.type == "invalid_request_error"
+    assert batch.id in [each.id for each in client.messages.batches.list()]
+    assert client.messages.batches.delete(batch.id).id == batch.id

@@ -43,6 +43,9 @@ class BatchedMessage(msgspec.Struct, frozen=True, kw_only=True):
 class MessageBatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Requests to `/v1/messages` that nobody waits for."""
 
+    """Example: {"requests": [{"custom_id": "first", "params": {"max_tokens": 12, "messages":
+    [{"content": "What does it return?", "role": "user"}], "model": "penstock-demo"}}]}"""
+
     requests: Annotated[list[BatchedMessage], Meta(min_length=1)]
     """At least one, at most `--max-file-lines`, and `--max-body-size` bytes in all. They are kept
     as a [file](#files-and-batches) of the client's."""

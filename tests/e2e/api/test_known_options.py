@@ -56,6 +56,7 @@ BASES: dict[str, JSON] = {
     "/v1/batches": {
         "input_file_id": "FILE", "endpoint": "/v1/completions", "completion_window": "24h",
     },
+    "/v1/messages/batches": {"requests": [{"custom_id": "a", "params": {}}]},
     "/tokenize": {"model": "writer", "prompt": "The function returns"},
     "/detokenize": {"model": "writer", "tokens": [394, 424]},
     "/decode": {"ids": [[101, 2054, 102]]},

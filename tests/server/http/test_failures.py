@@ -16,6 +16,7 @@ from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import files_and_batches, ops
+from server.api.messages import batches
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
@@ -71,6 +72,14 @@ BROKEN_INSIDE = {
         ],
         (files_and_batches, "stored_of"),
     ),
+    **dict.fromkeys(
+        [
+            (each.method, each.path)
+            for each in all_endpoints()
+            if each.path.startswith("/v1/messages/batches")
+        ],
+        (batches, "stored_of"),
+    ),
     ("POST", "/decode"): (Tokenizer, "decode"),
     ("GET", "/info"): (Registry, "find"),
     ("GET", "/v1/models"): (ops, "_card"),
@@ -87,6 +96,7 @@ BODIES = {
     "/detokenize": {"tokens": [5], "model": "generate"},
     "/decode": {"ids": [5]},
     "/v1/batches": batch_of("a"),
+    "/v1/messages/batches": {"requests": [{"custom_id": "a", "params": {}}]},
 }
 
 

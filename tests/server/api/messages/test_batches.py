@@ -19,6 +19,7 @@ from tests.server.batches.state.test_endpoints import YOURS, served
 PATH = "/v1/messages/batches"
 PARAMS = {"max_tokens": 3, "messages": [{"role": "user", "content": "a"}]}
 GOOD = Answer(200, "req-1", b'{"type":"message"}')
+LATE = LineError(EXPIRED, "late")
 BAD = Answer(400, "req-2", b'{"type":"error"}')
 
 
@@ -89,7 +90,7 @@ async def test_a_batch_is_a_file_of_lines(http: httpx.AsyncClient) -> None:
     [
         ("completed", {"a": GOOD, "b": BAD}, (1, 1, 0, 0), "succeeded errored"),
         ("cancelled", {"a": GOOD}, (1, 0, 1, 0), "succeeded canceled"),
-        ("expired", {"a": GOOD, "b": LineError(EXPIRED, "late")}, (1, 0, 0, 1), "succeeded expired"),
+        ("expired", {"a": GOOD, "b": LATE}, (1, 0, 0, 1), "succeeded expired"),
         ("failed", {}, (0, 2, 0, 0), "errored errored"),
     ],
 )  # fmt: skip
