@@ -218,6 +218,9 @@ async def generate(
 class AnswerForm(ABC):
     """One answer in the form of an API, with the fields that its request selects."""
 
+    last: bytes = DONE
+    """The event that ends each stream."""
+
     @abstractmethod
     async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> Struct:
         """The answer from one piece for each choice."""
@@ -299,7 +302,7 @@ async def answer(
     """The answer once it has ended, or as a stream. Raises RefusalError as `generate` does."""
     generating = generate(request, model, plan)
     if stream:
-        return await EventStream.begin(_events(generating, form))
+        return await EventStream.begin(_events(generating, form), form.last)
     async with generating as generation:
         pieces = await generation.final_pieces()
         async with generation.encoding():
@@ -320,4 +323,4 @@ async def _events(
             if events := await form.events(pieces, generation):
                 yield events
         end = form.end(generation)
-    yield end + DONE
+    yield end + form.last

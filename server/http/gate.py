@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL
 from server.http.answers import ErrorAnswer, note_error
+from server.http.anthropic_errors import is_anthropics
 from server.http.body import ClientLeftError
 from server.observe.access_log import AccessLog
 from server.observe.request_record import CLIENT_LEFT, RequestRecord
@@ -140,7 +141,7 @@ class Gate:
             nonlocal complete
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message["headers"], *_own_headers(record)]
+                message["headers"] = [*message["headers"], *_own_headers(scope, record)]
             else:
                 complete = not message.get("more_body", False)
             await send(message)
@@ -189,14 +190,17 @@ class Gate:
 
     def _has_key(self, headers: dict[bytes, bytes], record: RequestRecord) -> bool:
         """Whether the request has a key. Notes whose it is."""
-        client = self._service.keys.find(headers.get(b"authorization", b""))
+        given = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+        client = self._service.keys.find(given)
         if client is not None:
             record.client = client
         return client is not None
 
 
-def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
+def _own_headers(scope: Scope, record: RequestRecord) -> list[tuple[bytes, bytes]]:
     headers = [(b"x-request-id", record.request_id.encode())]
+    if is_anthropics(scope):
+        headers.append((b"request-id", record.request_id.encode()))  # as its SDKs read it
     if record.ignored:
         headers.append((b"x-penstock-ignored", ",".join(record.ignored).encode()))
     return headers
@@ -213,7 +217,10 @@ def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
 
 
 _UNAUTHORIZED = ErrorAnswer(
-    RefusalError("invalid_api_key", "this server needs an API key: `Authorization: Bearer KEY`")
+    RefusalError(
+        "invalid_api_key",
+        "this server needs an API key: `Authorization: Bearer KEY`, or `x-api-key: KEY`",
+    )
 )
 
 

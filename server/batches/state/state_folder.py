@@ -11,6 +11,7 @@ from pathlib import Path
 
 from server.batches.state.database import Change, Database, StateFolderError, prepare
 from server.batches.state.disk import RESERVE
+from server.batches.state.secret import KEPT_IN, kept_secret
 from server.batches.state.stored_batches import OVER, StoredBatches
 from server.batches.state.stored_files import StoredFiles
 
@@ -62,7 +63,7 @@ class NoStateFolderError(StateFolderError):
 
 class StateLock:
     """Holds the folder for one daemon while its process lives. The daemon's processes open the
-    database with `token`."""
+    database with `token`. The `secret` is the folder's."""
 
     def __init__(self, folder: Path, owners: Iterable[tuple[str, str]] = ()) -> None:
         """Make and tidy the folder, for this user only. In each pair of `owners` the first one's
@@ -79,6 +80,7 @@ class StateLock:
             except OSError:
                 raise StateFolderError(f"{folder} is another daemon's, which runs") from None
             try:
+                self.secret = kept_secret(folder)
                 self.token = prepare(folder / DATABASE, is_new=_is_new(folder))
                 # Kept open, so that other processes need no room on a full disk to begin.
                 state = StateFolder(folder, self.token)
@@ -108,7 +110,8 @@ def _make_private(folder: Path) -> None:
         each.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
     if folder.stat().st_mode & stat.S_ISVTX:
         raise StateFolderError(f"{folder} is for all users: name one for the daemon alone")
-    ours = (*folder.glob(f"{DATABASE}*"), *folder.glob("lock"), *folder.glob(RESERVE))
+    names = (f"{DATABASE}*", "lock", RESERVE, KEPT_IN)
+    ours = [file for name in names for file in folder.glob(name)]
     # What another user made, such as a volume of a container, stays as it is.
     with suppress(PermissionError):
         for file in (*ours, *folders[1].iterdir(), *folders[2].iterdir()):

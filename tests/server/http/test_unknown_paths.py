@@ -19,8 +19,6 @@ NOTHING = "nothing here does what this endpoint of"
         ("GET", "/api/tags", "use GET /v1/models in place of this endpoint of Ollama"),
         ("POST", "/api/embed", "use POST /v1/embeddings in place of this endpoint of Ollama"),
         ("DELETE", "/api/delete", f"{NOTHING} Ollama does"),
-        ("POST", "/v1/messages", f"use {CHAT} in place of this endpoint of Anthropic"),
-        ("POST", "/v1/messages/count_tokens", "use POST /tokenize"),
         ("POST", "/v1/responses", f"use {CHAT} in place of this endpoint of OpenAI"),
         ("GET", "/v1/responses/resp_1", f"use {CHAT}"),
         ("POST", "/v1/responses/input_tokens", "use POST /tokenize"),
