@@ -1,7 +1,7 @@
 """The answer to a request that failed, and answers of server-sent events."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import Self
@@ -76,26 +76,35 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def error_event(error: RefusalError) -> bytes:
+    return event(error_body(error))
+
+
+Failure = Callable[[RefusalError], bytes]
+"""Makes the last events of a stream that fails."""
+
+
 class EventStream(Response):
-    """The answer 200 with a body of events. An error on the way is the last event.
+    """The answer 200 with a body of events, the last of which tell of an error on the way.
 
     Each item of `events` is written at once: one or more whole events. The last event is DONE.
     `events` is closed whatever happens: a client that leaves cancels it where it waits.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], failure: Failure) -> None:
+        """`failure` makes the last events after an error."""
         super().__init__(
             headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8"
         )
         del self.headers["content-length"]
-        self._events = events
+        self._events, self._failure = events, failure
 
     @classmethod
-    async def begin(cls, events: AsyncGenerator[bytes]) -> Self:
+    async def begin(cls, events: AsyncGenerator[bytes], failure: Failure) -> Self:
         """Run `events` up to its first item, which is not sent. Until then a failure can still be
         answered with a status of its own. Raises whatever `events` raises."""
         await anext(events)
-        return cls(events)
+        return cls(events, failure)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events) as events:
@@ -111,14 +120,11 @@ class EventStream(Response):
                     async for data in events:
                         await send(_body(data, more=not data.endswith(DONE)))
                 except RefusalError as error:
-                    await send(_last(scope, error))
+                    note_error(scope, error)
+                    await send(_body(self._failure(error), more=False))
                 except Exception as error:
-                    await send(_last(scope, INTERNAL, error))
-
-
-def _last(scope: Scope, error: RefusalError, cause: Exception | None = None) -> Message:
-    note_error(scope, error, cause)
-    return _body(event(error_body(error)), more=False)
+                    note_error(scope, INTERNAL, error)
+                    await send(_body(self._failure(INTERNAL), more=False))
 
 
 def _body(data: bytes, *, more: bool) -> Message:

@@ -38,6 +38,9 @@ TEAM: JSON = {"type": "choice", "instructions": "Which team?", "choices": TEAMS}
 BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
     **dict.fromkeys(("/v1/chat/completions", "/v2/chat"), CHAT),
+    "/v1/responses": {
+        "model": "writer", "input": "Hello", "max_output_tokens": 8, "temperature": 0,
+    },
     "/v1/decisions": {"model": "writer", "input": "The parcel came late.", "questions": [TEAM]},
     "/v1/systemone": {
         "model": "writer", "state": "The parcel came late.",
@@ -68,7 +71,7 @@ INSTEAD_OF = {
     "messages": "prompt", "inputs": "texts",
 }  # fmt: skip
 _TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
-_OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|expires_at)": ?("[^"]*"|\d+),?')
+_OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|completed_at|expires_at)": ?("[^"]*"|\d+),?')
 
 
 class Client:

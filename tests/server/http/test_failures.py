@@ -37,6 +37,7 @@ REFUSED_BY_ENGINE = {
     "/v1/completions": {"prompt": "a"},
     "/v1/chat/completions": {"messages": HELLO},
     "/v2/chat": {"messages": HELLO},
+    "/v1/responses": {"input": "a"},
     "/v1/decisions": {"input": "a", "questions": [{"type": "predicate", "instructions": "a"}]},
     "/v1/systemone": {"state": "a", "questions": {"q": {"type": "noul"}}},
     "/v1/embeddings": {"input": "a"},

@@ -40,6 +40,6 @@ def examples_of(request: str) -> dict[str, OptionExample]:
 
 def entry_for(entries: list[Any], path: str) -> int:
     """The first entry of a list with the field that a dotted path leads through; else the first."""
-    name, _, rest = path.partition(".")
+    name, _, _ = path.partition(".")
     has = (isinstance(each, dict) and name in each for each in entries)
-    return next((number for number, it_has in enumerate(has) if rest and it_has), 0)
+    return next((number for number, it_has in enumerate(has) if it_has), 0)
