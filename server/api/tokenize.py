@@ -112,6 +112,13 @@ async def create_tokens(request: Request, body: TokenizeRequest, model: Model) -
         )
 
 
+async def prompt_tokens(request: Request, model: Model, text: str) -> list[int]:
+    """The tokens of a prompt that a chat template has written. Raises RefusalError `overloaded`."""
+    with tokenizing(request, [text]):
+        (sliced,) = await all_slices(model.tokenizer, [text])
+        return with_special_tokens(model.tokenizer, sliced, special=False).ids
+
+
 @contextmanager
 def tokenizing(request: Request, texts: list[str]) -> Generator[None]:
     """Hold texts that are tokenized within the block. Raises RefusalError `overloaded`."""

@@ -159,10 +159,10 @@ class BatchRunner:
             await _BatchRun(self._state, batch, rules, self._drop_expired).run(self._backend)
 
     async def _drop_expired(self) -> None:
-        """Delete expired files, once a minute. Raises one of STORAGE_FAULTS."""
+        """Delete what has expired, once a minute. Raises one of STORAGE_FAULTS."""
         if time.monotonic() >= self._expiry_due:
             self._expiry_due = time.monotonic() + _EXPIRY_S
-            await asyncio.to_thread(self._state.files.drop_expired)
+            await asyncio.to_thread(self._state.drop_expired)
 
 
 class _BatchRun:

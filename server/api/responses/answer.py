@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -33,6 +33,9 @@ from server.schemas.sampling import PlainText
 from server.service.service import Model
 from server.turns.turn_parser import Event, TextDelta
 
+Keep = Callable[[ResponseObject], Awaitable[None]]
+"""Stores an answer. Raises RefusalError."""
+
 _encode = msgspec.json.Encoder().encode
 _CUT: Mapping[FinishReason, Literal["max_output_tokens", "timeout"]] = {
     "length": "max_output_tokens",
@@ -50,15 +53,21 @@ class ResponseForm(AnswerForm):
         answer_id: str,
         plan: GenerationPlan,
         tools: OfferedTools,
+        *,
+        sign: Callable[[str], str] | None,
+        keep: Keep | None,
     ) -> None:
-        self._answer = _begun(body, model, answer_id, plan, tools)
-        self._writer = OutputWriter(answer_id, CallIds(answer_id, plan.turn), tools.names)
+        """`sign` signs reasoning, `keep` stores the answer."""
+        begun = _begun(body, model, answer_id, plan, tools)
+        self._answer, self._keep = replace(begun, store=keep is not None), keep
+        ids = CallIds(answer_id, plan.turn)
+        self._writer = OutputWriter(answer_id, ids, tools.names, sign)
         self._scores = None if plan.logprobs is None else TokenLogprobs(model, plan.logprobs)
 
     async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> ResponseObject:
         await self._read(pieces)
         deque(self._ending(generation), maxlen=0)
-        return self._ended(generation)
+        return await self._ended(generation)
 
     def begin(self) -> bytes:
         return self._lifecycle("response.created") + self._lifecycle("response.in_progress")
@@ -68,7 +77,7 @@ class ResponseForm(AnswerForm):
 
     async def end(self, generation: Generation) -> bytes:
         closing = b"".join(map(_event, self._ending(generation)))
-        self._answer = self._ended(generation)
+        self._answer = await self._ended(generation)
         return closing + self._lifecycle(
             "response.completed" if self._answer.completed_at else "response.incomplete"
         )
@@ -100,9 +109,10 @@ class ResponseForm(AnswerForm):
             yield from self._writer.read(TextDelta(""), choice.index)
         yield from self._writer.end("incomplete" if choice.finish_reason in _CUT else "completed")
 
-    def _ended(self, generation: Generation) -> ResponseObject:
+    async def _ended(self, generation: Generation) -> ResponseObject:
+        """The whole answer, which is stored before the client can refer to it."""
         cut = _CUT.get(generation.choices[0].finish_reason or "stop")
-        return replace(
+        answer = replace(
             self._answer,
             status="incomplete" if cut else "completed",
             completed_at=None if cut else int(time.time()),
@@ -110,6 +120,9 @@ class ResponseForm(AnswerForm):
             output=self._writer.items,
             usage=_usage(generation.usage()),
         )
+        if self._keep is not None:
+            await self._keep(answer)
+        return answer
 
     def _lifecycle(self, kind: EventType) -> bytes:
         return _event(self._writer.event(kind, response=self._answer))
@@ -134,7 +147,7 @@ def _begun(
         max_tool_calls=body.max_tool_calls,
         metadata=body.metadata or {},
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        previous_response_id=None,
+        previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,
         reasoning=body.reasoning or ReasoningOptions(),
         safety_identifier=body.safety_identifier,

@@ -12,6 +12,7 @@ from server.errors import quoted
 from server.schemas.chat import ChatMessage, ContentPart, FunctionCall, ToolCall
 from server.schemas.common import invalid
 from server.schemas.decisions import TextPart
+from server.service.signed_text import SignedText
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _SYSTEM = ("system", "developer")
@@ -47,10 +48,13 @@ class ItemMessages:
     What an assistant thought, said and called in one turn is one message. So are the system's
     messages at the beginning, the instructions first: many templates take no second one.
 
-    `paths` are the request's fields for those of the messages.
+    `paths` are the request's fields for those of the messages, `left_out` those of reasoning that
+    is not `signed` here.
     """
 
-    def __init__(self, instructions: str | None) -> None:
+    def __init__(self, instructions: str | None, signed: SignedText) -> None:
+        self._signed = signed
+        self.left_out: list[str] = []
         self.paths = {"messages": "input"}
         self._messages: list[_Message] = []
         if instructions:
@@ -79,9 +83,8 @@ class ItemMessages:
             case "message":
                 self._add_message(item, path)
             case "reasoning":
-                parts = _parts(item.content or item.summary or (), f"{path}.content")
                 turn = self._turn(path, has_begun=False)
-                turn.reasoning += [part.text or "" for part in parts]
+                turn.reasoning += self._reasoning(item, path)
             case "function_call" | "custom_tool_call":
                 self._add_call(item, path)
             case "function_call_output" | "custom_tool_call_output":
@@ -89,6 +92,15 @@ class ItemMessages:
             case other:
                 reason = f"items of type {quoted(other)} are not served here"
                 raise invalid(f"{path}.type", reason)
+
+    def _reasoning(self, item: ResponseItem, path: str) -> list[str]:
+        if item.encrypted_content is not None:
+            text = self._signed.text_of(item.encrypted_content)
+            if text is not None:
+                return [text]
+            self.left_out.append(f"{path}.encrypted_content")
+        parts = _parts(item.content or item.summary or (), f"{path}.content")
+        return [part.text or "" for part in parts]
 
     def _add_message(self, item: ResponseItem, path: str) -> None:
         role = _given(item.role, f"{path}.role")

@@ -1,9 +1,9 @@
 """The answers of `/v1/responses`, and the events by which they come."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from server.api.responses.requests import (
     ReasoningOptions,
@@ -45,6 +45,8 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"
     """Always empty."""
     content: list[ReasoningText] = []
     """The reasoning, in one part."""
+    encrypted_content: str | UnsetType = UNSET
+    """The reasoning, encoded and signed, if `include` asks for it."""
 
 
 class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
@@ -252,3 +254,47 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The fault, in a sentence."""
     param: str | UnsetType | None = UNSET
     """The field of the request that is at fault, or null."""
+
+
+class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v1/responses/input_tokens`."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    """Always `response.input_tokens`."""
+    input_tokens: int
+    """Tokens of the prompt, special tokens included."""
+
+
+class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    """The response's id."""
+    object: Literal["response"] = "response"
+    """Always `response`."""
+    deleted: bool = True
+    """Always true: the response is gone."""
+
+
+class InputItemQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a response's input."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    """The most items of the answer: 1 to 100; 20 by default."""
+    after: str | None = None
+    """The id of an item: the list begins behind it."""
+    order: Literal["asc", "desc"] = "desc"
+    """`desc`, the last first, or `asc`."""
+
+
+class InputItems(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a response's own input."""
+
+    object: Literal["list"] = "list"
+    """Always `list`."""
+    data: list[dict[str, Any]]
+    """The items, as the request had them, each with an `id`."""
+    first_id: str | None
+    """Id of the first of them, or null."""
+    last_id: str | None
+    """Id of the last of them, or null: `after` it the next page begins."""
+    has_more: bool
+    """Whether there is a next page."""

@@ -1,6 +1,6 @@
 """From a turn's events to the items of a response, and the events by which they come."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -41,8 +41,15 @@ class _CustomInput(msgspec.Struct, frozen=True):
 class OutputWriter:
     """Makes `items`, and numbers the events of a stream."""
 
-    def __init__(self, answer_id: str, ids: CallIds, names: Mapping[str, ToolName]) -> None:
-        """`names` are the request's for its functions."""
+    def __init__(
+        self,
+        answer_id: str,
+        ids: CallIds,
+        names: Mapping[str, ToolName],
+        sign: Callable[[str], str] | None,
+    ) -> None:
+        """`names` are the request's for its functions. `sign` signs reasoning."""
+        self._sign = sign
         self.items: list[OutputItem] = []
         self._unique = answer_id.partition("_")[2]
         self._ids = ids
@@ -101,7 +108,8 @@ class OutputWriter:
             case OutputReasoning():
                 part = ReasoningText(text=text)
                 yield self._of_part("response.reasoning_text.done", text=text)
-                item = replace(item, content=[part])
+                signed = UNSET if self._sign is None else self._sign(text)
+                item = replace(item, content=[part], encrypted_content=signed)
                 yield self._of_part("response.content_part.done", part=part)
             case OutputCall():
                 yield self._of_item("response.function_call_arguments.done", arguments=text)

@@ -49,6 +49,9 @@ class ResponseItem(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
     """The result of a call: a text, or parts of text."""
     summary: list[TextPart] | None = None
     """Read as the reasoning if there is no other `content`."""
+    encrypted_content: str | None = None
+    """Reasoning as an earlier answer has it by `include`, read before `content`. One that another
+    server has signed is left out, which `x-penstock-ignored` says."""
     status: str | None = None
     phase: str | None = None
     """Ignored."""
@@ -172,6 +175,8 @@ class ResponsePrompt(msgspec.Struct, kw_only=True, frozen=True):
     fits](#rules-for-every-request)."""
     input: str | Annotated[list[ResponseItem], Meta(min_length=1)]
     """A text of the user's, or at least one item: see [items](#items)."""
+    previous_response_id: str | None = None
+    """A stored response, whose conversation the input continues, without its `instructions`."""
     instructions: str | None = None
     """A system message before the input."""
     tools: list[ResponseTool] | None = None
@@ -214,8 +219,9 @@ class ResponsesRequest(ResponsePrompt, kw_only=True, frozen=True):
     """0 to 20: alternatives reported for each token; only with `include` of
     `message.output_text.logprobs`. Default: 0."""
     include: list[Include] | None = None
-    """`message.output_text.logprobs`: each token's log-probability. Others have no effect.
-    Default: `[]`."""
+    """`message.output_text.logprobs`: each token's log-probability;
+    `reasoning.encrypted_content`: the reasoning again, signed. Others have no effect. Default:
+    `[]`."""
     metadata: Metadata | None = None
     """At most 16 texts of 512 characters, with names of 64: they come back with the answer.
     Default: `{}`."""
@@ -223,7 +229,8 @@ class ResponsesRequest(ResponsePrompt, kw_only=True, frozen=True):
     """Within [the server's range](#priorities): the lowest waiting is computed first. Default:
     0."""
     store: bool | None = None
-    """Nothing is stored. True: refused."""
+    """Store the answer for 30 days, see [stored responses](#stored-responses). Default: true with a
+    state folder that has room."""
     max_tool_calls: int | None = None
     """No effect: it bounds calls of tools that run at OpenAI."""
     stream_options: dict[str, Any] | None = None
@@ -234,3 +241,9 @@ class ResponsesRequest(ResponsePrompt, kw_only=True, frozen=True):
     prompt_cache_options: dict[str, Any] | None = None
     user: str | None = None
     """No effect."""
+
+
+class InputTokensRequest(ResponsePrompt, kw_only=True, frozen=True):
+    """A request of `/v1/responses/input_tokens`."""
+
+    """Example: {"input": "What does the function return?", "model": "penstock-demo"}"""

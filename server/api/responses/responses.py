@@ -1,5 +1,6 @@
 """`/v1/responses`: the next items of a conversation."""
 
+import logging
 from typing import NamedTuple
 
 from fastapi import Request, Response
@@ -10,15 +11,18 @@ from server.api.chat import chat_error, chat_plan
 from server.api.declaration import answers
 from server.api.responses.answer import ResponseForm
 from server.api.responses.conversation import ItemMessages
-from server.api.responses.objects import ResponseEvent, ResponseObject
+from server.api.responses.objects import InputTokens, ResponseEvent, ResponseObject
 from server.api.responses.requests import (
+    InputTokensRequest,
     ResponsePrompt,
     ResponsesRequest,
     TextObject,
     TextOptions,
     TextSchema,
 )
+from server.api.responses.stored import items_before, keeper
 from server.api.responses.tools import OfferedTools
+from server.api.tokenize import prompt_tokens
 from server.generation.generation import answer
 from server.schemas.chat import ChatRequest
 from server.schemas.common import in_own_words, invalid, own_path
@@ -32,6 +36,8 @@ _PATHS = {
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
 }
+_ENCRYPTED = "reasoning.encrypted_content"
+_log = logging.getLogger("penstock")
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -41,36 +47,62 @@ _LOGPROBS = "message.output_text.logprobs"
 )
 async def create_response(request: Request, body: ResponsesRequest, model: Model) -> Response:
     """Answer a conversation of items, in one piece or as a stream of server-sent events."""
-    if body.store:
-        raise invalid("store", "nothing is stored here")
-    asked = await asked_of_chat(body)
+    service, record = service_of(request), record_of(request)
+    keep = await keeper(request, body)
+    asked = await asked_of_chat(request, body)
+    sign = service.signed.sign if _ENCRYPTED in (body.include or ()) else None
     try:
         plan = await chat_plan(asked.request, request, model, most_tokens=body.max_output_tokens)
-        answer_id = service_of(request).new_id("resp").replace("-", "_")
-        form = ResponseForm(body, model, answer_id, plan, asked.tools)
+        answer_id = service.new_id("resp").replace("-", "_")
+        form = ResponseForm(body, model, answer_id, plan, asked.tools, sign=sign, keep=keep)
         response = await answer(request, model, plan, form, stream=body.stream)
     except RefusalError as error:
         raise in_own_words(chat_error(error, asked.request), asked.paths) from None
-    record = record_of(request)
     ignored = (own_path(path, asked.paths) for path in record.ignored)
-    record.ignored = (*asked.tools.left_out, *ignored)
+    record.ignored = (*asked.left_out, *ignored)
     return response
 
 
+@answers(
+    Endpoint("POST", "/v1/responses/input_tokens", "OpenAI", variant_of=create_response, order=23)
+)
+async def count_input_tokens(
+    request: Request, body: InputTokensRequest, model: Model
+) -> InputTokens:
+    """The number of tokens of the prompt that a request of `/v1/responses` makes."""
+    asked = await asked_of_chat(request, body)
+    try:
+        plan = await chat_plan(asked.request, request, model)
+    except RefusalError as error:
+        raise in_own_words(chat_error(error, asked.request), asked.paths) from None
+    (text,) = plan.prompts.texts
+    return InputTokens(input_tokens=len(await prompt_tokens(request, model, text)))
+
+
 class AskedOfChat(NamedTuple):
-    """A request as one of `/v1/chat/completions`, its tools, and the fields that it has for those
-    of that one."""
+    """A request as one of `/v1/chat/completions`, its tools, the fields that it has for those of
+    that one, and those that it leaves out."""
 
     request: ChatRequest
     tools: OfferedTools
     paths: dict[str, str]
+    left_out: list[str]
 
 
-async def asked_of_chat(body: ResponsePrompt) -> AskedOfChat:
+async def asked_of_chat(request: Request, body: ResponsePrompt) -> AskedOfChat:
     """What a request asks of a chat. Raises RefusalError, naming the field."""
-    tools, items = OfferedTools(body), ItemMessages(body.instructions)
+    tools = OfferedTools(body)
+    items = ItemMessages(body.instructions, service_of(request).signed)
+    if body.previous_response_id is not None:
+        before = await items_before(request, body.previous_response_id)
+        await items.add(before, "previous_response_id")
     await items.add(body.input, "input")
-    request = ChatRequest(
+    if items.left_out:
+        _log.warning(
+            "request %s: %s, for one, is not signed here: its reasoning is left out",
+            *(record_of(request).request_id, items.left_out[0]),
+        )
+    asked = ChatRequest(
         messages=await items.messages(),
         response_format=_format(body.text or TextOptions()),
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
@@ -80,8 +112,9 @@ async def asked_of_chat(body: ResponsePrompt) -> AskedOfChat:
         truncate_prompt_tokens=-1 if body.truncation == "auto" else None,
     )
     if isinstance(body, ResponsesRequest):
-        request = _sampled(request, body)
-    return AskedOfChat(request, tools, _PATHS | items.paths | tools.paths)
+        asked = _sampled(asked, body)
+    paths = _PATHS | items.paths | tools.paths
+    return AskedOfChat(asked, tools, paths, [*tools.left_out, *items.left_out])
 
 
 def _sampled(request: ChatRequest, body: ResponsesRequest) -> ChatRequest:

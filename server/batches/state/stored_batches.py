@@ -10,7 +10,12 @@ from server.batches.state.database import Change, Database, Page, insertion
 from server.batches.state.stored_files import StoredFile
 
 BatchEndpoint = Literal[
-    "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank", "/v1/decisions"
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/decisions",
 ]
 """The endpoints that answer lines."""
 Status = Literal[

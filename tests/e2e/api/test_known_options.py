@@ -41,6 +41,7 @@ BASES: dict[str, JSON] = {
     "/v1/responses": {
         "model": "writer", "input": "Hello", "max_output_tokens": 8, "temperature": 0,
     },
+    "/v1/responses/input_tokens": {"model": "writer", "input": "Hello"},
     "/v1/decisions": {"model": "writer", "input": "The parcel came late.", "questions": [TEAM]},
     "/v1/systemone": {
         "model": "writer", "state": "The parcel came late.",
@@ -75,16 +76,21 @@ _OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|completed_at|expires_at)":
 
 
 class Client:
-    """Sends requests, in which LONG and FILE stand for a long text and a file for batches."""
+    """Sends requests, in which LONG, FILE and RESPONSE stand for a long text, a file and a stored
+    response."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
         self._settled: dict[tuple[str, str], httpx.Response] = {}
         form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"{}")}}
+        response: JSON = {"model": "writer", "input": "Water", "max_output_tokens": 1}
+        stored = client.post("/v1/responses", json=response).raise_for_status()
+        self._response: str = stored.json()["id"]
         self._file: str = client.post("/v1/files", **form).raise_for_status().json()["id"]
 
     def post(self, endpoint: str, body: JSON) -> httpx.Response:
         text = json.dumps(body).replace('"LONG"', json.dumps(LONG)).replace("FILE", self._file)
+        text = text.replace("RESPONSE", self._response)
         return self._client.post(endpoint, content=text)
 
     def answer(self, endpoint: str, body: JSON) -> object:

@@ -249,6 +249,36 @@ def test_what_an_answer_repeats(deployment, say):
     assert (answer["reasoning"]["effort"], answer["reasoning"]["summary"]) == ("low", "auto")
 
 
+def test_signed_reasoning_comes_back(deployment, say):
+    """The signed text counts, not the text beside it. One that is not ours is left out."""
+    say(PLAIN)
+    answer = ask(deployment, include=["reasoning.encrypted_content"])
+    reasoning, message = answer["output"]
+    assert reasoning["encrypted_content"]
+    bare = {**reasoning, "content": None}
+    asked = {"model": "writer", "input": [bare, message, {"role": "user", "content": "Go on."}]}
+    assert "x-penstock-ignored" not in deployment.post(PATH, asked).headers
+    forged = [{**bare, "encrypted_content": "A" + bare["encrypted_content"][1:]}, message]
+    response = deployment.post(PATH, {"model": "writer", "input": forged})
+    assert response.headers["x-penstock-ignored"] == "input[0].encrypted_content"
+
+
+def test_input_tokens_are_those_of_the_prompt(deployment, say):
+    say(PLAIN)
+    asked = {"model": "writer", "input": "Hello", "tools": [GET]}
+    answer = deployment.ask(PATH, **asked)
+    counted = deployment.ask(f"{PATH}/input_tokens", **asked)
+    assert counted == {
+        "object": "response.input_tokens", "input_tokens": answer["usage"]["input_tokens"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{"store": True}, {"previous_response_id": "r"}])
+def test_nothing_is_stored_without_a_state_folder(deployment, fields):
+    response = deployment.post(PATH, {"model": "writer", "input": "Hello"} | fields)
+    assert response.json()["error"]["code"] == "state_unavailable"
+
+
 def test_a_stream_that_fails(deployment):
     deployment.reset(tokens=[40] * 8, fail_after=4)
     *_, error, failed = events_of(deployment)
@@ -267,7 +297,6 @@ def custom(**fields: Any) -> list[dict[str, Any]]:
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"store": True}, "store"),
         ({"input": []}, "input"),
         ({"input": [{"content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "compaction"}]}, "input[0].type"),
