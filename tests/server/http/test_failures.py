@@ -15,6 +15,7 @@ from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import files_and_batches, ops
+from server.api.responses import stored
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
@@ -69,6 +70,15 @@ BROKEN_INSIDE = {
         ],
         (files_and_batches, "stored_of"),
     ),
+    **dict.fromkeys(
+        [
+            (each.method, each.path)
+            for each in all_endpoints()
+            if each.path.startswith("/v1/responses/{")
+        ],
+        (stored, "stored_of"),
+    ),
+    ("POST", "/v1/responses/input_tokens"): (SlicedText, "take"),
     ("POST", "/decode"): (Tokenizer, "decode"),
     ("GET", "/info"): (Registry, "find"),
     ("GET", "/v1/models"): (ops, "_card"),
@@ -80,6 +90,7 @@ BROKEN_INSIDE = {
     ("GET", "/metrics"): (Metrics, "page"),
 }
 BODIES = {
+    "/v1/responses/input_tokens": {"input": "a", "model": "generate"},
     "/tokenize": {"prompt": "a", "model": "generate"},
     "/detokenize": {"tokens": [5], "model": "generate"},
     "/decode": {"ids": [5]},
