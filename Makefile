@@ -25,7 +25,7 @@ HELD := '^(torch|triton|numpy)=='
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-agents test-deploy test-models debian check coverage bench attack constraints test-newest
+.PHONY: help run test test-long test-agents test-turns test-deploy test-models debian check coverage bench attack constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
@@ -33,6 +33,7 @@ help:
 	@echo "make test         the checks, then the test suite"
 	@echo "make test-long    what takes longest: more cases of what \`make test\` tests, and clients"
 	@echo "make test-agents  loops of tools by the frameworks that people write agents with"
+	@echo "make test-turns   20,000 streams of chats with tools, and a million random tokens of turns"
 	@echo "make test-deploy  what is in deploy/ and the image, by the real tools (README.md)"
 	@echo "make test-models  every family of models in more stages, cut up in more ways, and spoilt"
 	@echo "make check        ruff, pyright, the import rules and the limits on lines of code"
@@ -51,7 +52,7 @@ run: $(RUN_READY)
 
 # Three tests at a time, but for those that measure: half of the suite waits for daemons.
 test: check $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
-	$(BIN)/pytest -q -m "not (agents or alone or gpu or matrix or deploy or long)" --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -m "not (agents or alone or gpu or matrix or deploy or long or turns)" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
 
 test-long: $(TEST_READY) $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
@@ -59,6 +60,9 @@ test-long: $(TEST_READY) $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 
 test-agents: $(TEST_READY) $(AGENTS_READY) $(OPENAI_2_AGENTS_READY)
 	$(BIN)/pytest -q -m agents tests/e2e/users
+
+test-turns: $(TEST_READY)
+	$(BIN)/pytest -q -m turns tests/server/turns tests/e2e/turns
 
 # Not two at a time: they build images, run containers and measure.
 test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(NODE_READY)

@@ -64,6 +64,13 @@ class TurnRules(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     reasoning_budget: int | None = None
     text: Grammar | None = None
 
+    @property
+    def param(self) -> str:
+        """The field of the request that all its tools come from, or the text's."""
+        if self.tools:
+            return self.tools[0].param.partition("[")[0]
+        return self.text.param if self.text else ""
+
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     """How a row's tokens are sampled, when it ends and which log-probabilities are reported.

@@ -3,6 +3,7 @@
 They are those that stopped a daemon of penstock for everybody else once, at their full size.
 """
 
+import itertools
 import json
 import random
 import socket
@@ -173,6 +174,26 @@ def large_grammars(target: Target) -> None:
     _forever()
 
 
+def many_tools(target: Target) -> None:
+    """Four clients with 1,000 tools in 50 KB, each time others."""
+    schema = {"properties": {"x": {"type": "string"}}}
+
+    def ask(client: int) -> None:
+        for number in itertools.count(0, 1000):
+            names = (f"f{client}_{number + each}" for each in range(1000))
+            functions = [{"name": name, "parameters": schema} for name in names]
+            body = {
+                "messages": [{"role": "user", "content": "x"}],
+                "tools": [{"type": "function", "function": each} for each in functions],
+                "max_tokens": 1,
+            }
+            target.ask("/v1/chat/completions", _generated(body))
+
+    for client in range(4):
+        _crowd(1, lambda client=client: ask(client))
+    _forever()
+
+
 def bad_requests(target: Target) -> None:
     """Requests that are no HTTP, and some with a wrong key, as fast as they are answered."""
     wrong = Target(target.port, "wrong")
@@ -219,6 +240,7 @@ ATTACKS: tuple[Attack, ...] = (
     lowest_priority,
     many_connections,
     large_grammars,
+    many_tools,
     bad_requests,
     fuzzed_requests,
 )

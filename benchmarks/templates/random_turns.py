@@ -7,13 +7,13 @@ many turns are read otherwise token by token than in whole. All three should be 
 
 import argparse
 import json
-import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.templates.__main__ import templates_of
 from benchmarks.templates.turn_cases import SCHEMAS
@@ -37,6 +37,7 @@ _TOOLS = tuple(
     ToolRules(name=name, parameters=json.dumps(schema), strict=False, param=name)
     for name, schema in SCHEMAS.items()
 )
+_FAULTS = ("malformed", "without", "different")
 _CLOSERS = b"\"'}])<>"
 _FREE_TOKENS, _MOST_TOKENS = 40, 400
 """Tokens after which closers are preferred, and after which a turn is cut."""
@@ -51,9 +52,16 @@ class Turns:
             form=form, tools=_TOOLS, calls="required", reasoning_budget=_FREE_TOKENS // 2
         )
         self._turn: CompiledTurn = TurnCompiler(compiler, rules).compiled()
-        self._form, self._vocabulary = form, compiler.vocabulary
-        self._random = random.Random(seed)
+        self._form = form
+        self._bytes = [compiler.vocabulary.decode_bytes([token]) for token in range(_VOCAB)]
+        self._closes = np.array([data[:1] in _CLOSERS for data in self._bytes])
+        self._random = np.random.default_rng(seed)
         self.found: Counter[str] = Counter()
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """How much of what should not be has been found."""
+        return {key: self.found[key] for key in _FAULTS if self.found[key]}
 
     def add(self) -> int:
         """One turn. Returns the number of its tokens."""
@@ -74,7 +82,7 @@ class Turns:
         matcher = TurnMatcher(self._turn, SamplingParams(eos_token_ids=frozenset({_END})), _VOCAB)
         tokens: list[int] = []
         while not matcher.complete:
-            token = self._random.choice(self._preferred(matcher, len(tokens)))
+            token = int(self._random.choice(self._preferred(matcher, len(tokens))))
             if not matcher.accept(token):
                 assert matcher.may_retry, "too many tokens were refused"
                 continue
@@ -85,20 +93,20 @@ class Turns:
                 return tokens, False
         return tokens, True
 
-    def _preferred(self, matcher: TurnMatcher, length: int) -> list[int]:
+    def _preferred(self, matcher: TurnMatcher, length: int) -> npt.NDArray[np.intp]:
         permitted = _permitted(matcher)
         if length < _FREE_TOKENS:
             return permitted
         if _END in permitted:
-            return [_END]
-        first = {token: self._vocabulary.decode_bytes([token])[:1] for token in permitted}
-        return [token for token in permitted if first[token] in _CLOSERS] or permitted
+            return np.array([_END])
+        closers = permitted[self._closes[permitted]]
+        return closers if closers.size else permitted
 
     def _pieces(self, tokens: list[int]) -> list[str]:
         """The text, cut at the ends of tokens that are ends of characters, too."""
         data, pieces = b"", list[str]()
         for token in tokens:
-            data += self._vocabulary.decode_bytes([token])
+            data += self._bytes[token]
             with suppress(UnicodeDecodeError):
                 pieces.append(data.decode())
                 data = b""
@@ -109,7 +117,7 @@ class Turns:
         return [*(event for piece in pieces for event in parser.feed(piece)), *parser.finish()]
 
 
-def _permitted(matcher: TurnMatcher) -> list[int]:
+def _permitted(matcher: TurnMatcher) -> npt.NDArray[np.intp]:
     """The tokens of the next mask."""
     bits = np.full(-(-_VOCAB // 32), 0xFFFFFFFF, np.uint32)
     if (grammar := matcher.grammar) is not None:
@@ -118,7 +126,12 @@ def _permitted(matcher: TurnMatcher) -> list[int]:
         assert grammar.finish_mask(own), "the grammar has a dead end"
         bits &= own[: len(bits)]
     clear(bits, matcher.excluded)
-    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist()
+    return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little"))
+
+
+def demo_compiler() -> GrammarCompiler:
+    """A compiler over the demo generator's tokens."""
+    return GrammarCompiler(Tokenizer.load(demo_models()[GENERATOR_NAME]), _VOCAB)
 
 
 def formats_of(folder: Path) -> Iterator[tuple[Path, TurnFormat]]:
@@ -139,8 +152,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="holds templates in files *.jinja")
     parser.add_argument("--tokens", type=int, default=1_000_000, help="of all formats together")
     options = parser.parse_args()
-    tokenizer = Tokenizer.load(demo_models()[GENERATOR_NAME])
-    compiler = GrammarCompiler(tokenizer, _VOCAB)
+    compiler = demo_compiler()
     formats = list(formats_of(options.folder))
     total: Counter[str] = Counter()
     for number, (file, form) in enumerate(formats):
@@ -155,8 +167,7 @@ def main() -> None:
             left -= (added := turns.add())
             total["tokens"] += added
         total += turns.found
-        bad = {key: turns.found[key] for key in ("malformed", "without", "different")}
-        if any(bad.values()):
+        if turns.faults:
             print(f"{file}: {dict(turns.found)}", flush=True)
     print(f"{len(formats)} formats: {dict(total)}")
 

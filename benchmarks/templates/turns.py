@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -82,9 +82,14 @@ def turn_of(events: Sequence[Event]) -> Turn:
     return Turn(text, thought, calls_of(events))
 
 
-def read(form: TurnFormat, prompt: str, pieces: Iterable[str]) -> Turn:
+def read(
+    form: TurnFormat,
+    prompt: str,
+    pieces: Iterable[str],
+    schemas: Mapping[str, Mapping[str, Any]] = SCHEMAS,
+) -> Turn:
     """The turn that a parser reads of pieces of text."""
-    parser = TurnParser(form, SCHEMAS, prompt)
+    parser = TurnParser(form, schemas, prompt)
     events = [event for piece in pieces for event in parser.feed(piece)]
     return turn_of([*events, *parser.finish()])
 
@@ -119,11 +124,18 @@ def _outcome(writer: TurnWriter, form: TurnFormat, case: Case) -> str:
     """The fault that a case shows, empty for none, or why it is left out."""
     if case.text and not form.calls[0].marker:
         return _UNWRITTEN
-    if _holds_closer(form, case.calls):
+    if holds_closer(form, case.calls):
         return _CLOSER
+    if (written := written_turn(writer, form, case)) is None:
+        return _UNWRITTEN
+    return _fault(form, *written, case)
+
+
+def written_turn(writer: TurnWriter, form: TurnFormat, case: Case) -> tuple[str, str] | None:
+    """The end of the prompt and the turn behind it. None if the template does not write it."""
     rendered = writer.calls(*case.calls, text=case.text, reasoning=case.reasoning)
     if rendered is None or any(call.name not in rendered for call in case.calls):
-        return _UNWRITTEN
+        return None
     header = common_prefix(writer.prompt(), rendered)
     opening = form.reasoning.open if form.reasoning else ""
     # Templates may write reasoning without what leads to it in the prompt.
@@ -133,7 +145,7 @@ def _outcome(writer: TurnWriter, form: TurnFormat, case: Case) -> str:
     turn = rendered[len(header) : len(rendered) - len(common_suffix(rendered, end))]
     if last_marker(turn) == form.calls[0].close:  # behind text, where some write it behind calls
         turn = turn.removesuffix(form.calls[0].close)
-    return _fault(form, prompt, turn, case)
+    return prompt, turn
 
 
 @cache
@@ -178,12 +190,12 @@ def _typed(calls: Sequence[Call]) -> list[str]:
     return [json.dumps(call, sort_keys=True) for call in calls]
 
 
-def _holds_closer(form: TurnFormat, calls: Sequence[Call]) -> bool:
+def holds_closer(form: TurnFormat, calls: Sequence[Call]) -> bool:
     """True if a value has a text that ends it in this format, or that this format changes."""
     members = form.calls[0].members
     if members is None:
         return False
-    for text in _strings([call.arguments for call in calls]):
+    for text in strings_in([call.arguments for call in calls]):
         for value in members.values:
             if value.dialect is None and value.close.strip() and value.close.strip() in text:
                 return True
@@ -195,15 +207,15 @@ def _holds_closer(form: TurnFormat, calls: Sequence[Call]) -> bool:
     return False
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for each in value.values():
-            yield from _strings(each)
+            yield from strings_in(each)
     elif isinstance(value, list):
         for each in value:
-            yield from _strings(each)
+            yield from strings_in(each)
 
 
 @cache

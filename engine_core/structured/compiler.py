@@ -57,9 +57,20 @@ class TurnCompiler:
         self._last_bytes = set[int]()
 
     def compiled(self) -> CompiledTurn:
-        """Raises GrammarError, with the field of the tool or the text at fault."""
+        """Raises GrammarError, with the field of the tool or the text at fault, if it is one's."""
         rules = self._rules
         tools = [] if rules.calls == "none" else list(map(self._tool, rules.tools))
+        try:
+            return self._turn(tools)
+        except GrammarError as error:
+            if error.param or not tools or any(tool.strict for tool in rules.tools):
+                raise
+        # Each schema alone can be followed, but not all of them together.
+        self._ignored = [rules.param]
+        return self._turn([CallableTool(tool.name, {}) for tool in tools])
+
+    def _turn(self, tools: Sequence[CallableTool]) -> CompiledTurn:
+        rules = self._rules
         grammars = SectionGrammar(
             rules.form, tools, self._compiler.special, parallel=rules.parallel
         )

@@ -48,6 +48,16 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 
+# A turn may have a thousand small tools. Any of them may be called next: so many items has a row.
+_TURN_LIMITS = LLParserLimits(
+    initial_lexer_fuel=600_000,
+    step_lexer_fuel=50_000,
+    step_max_items=20_000,
+    max_items_in_row=10_000,
+    max_lexer_states=30_000,
+    verbose_errors=False,
+)
+
 _SEARCH_S = 2.0
 """A search ends without a result within the time limit of a grammar."""
 
@@ -101,7 +111,7 @@ class GrammarCompiler:
 
     def start_of(self, lark: str) -> CompiledGrammar:
         """Compile a grammar of our own. Raises GrammarError."""
-        return self._compiled(self._start(LLMatcher.grammar_from_lark(lark)))
+        return self._compiled(self._start(LLMatcher.grammar_from_lark(lark), _TURN_LIMITS))
 
     def expression(self, grammar: Grammar) -> tuple[str, tuple[str, ...]]:
         """The body of a rule in Lark for a grammar, and the paths of what is left out. Raises
@@ -201,8 +211,8 @@ class GrammarCompiler:
             self._probe(start, _WALKED_TOKENS, stride=_STRIDE)
         return start
 
-    def _start(self, source: str) -> LLMatcher:
-        start = LLMatcher(self.vocabulary, source, log_level=0, limits=_LIMITS)
+    def _start(self, source: str, limits: LLParserLimits = _LIMITS) -> LLMatcher:
+        start = LLMatcher(self.vocabulary, source, log_level=0, limits=limits)
         self._probe(start, _PROBED_TOKENS)
         return start
 
@@ -243,6 +253,8 @@ def _check(matcher: LLMatcher) -> None:
 
 
 def _one_line(message: str) -> str:
+    if message.startswith("panic: "):  # more symbols than a grammar may have
+        return "it is too complex"
     if message.startswith("NoExtension"):
         return "no text matches"
     if message.startswith("oneOf constraints"):

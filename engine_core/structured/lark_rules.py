@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _TERMINALS = r"""
@@ -30,19 +30,40 @@ class LarkRules:
         longest_first = sorted(special, key=len, reverse=True)
         self._specials = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._rules: list[str] = []
+        self._names: dict[str, str] = {}  # of rules by what stands behind their names
 
     def grammar(self, start: str) -> str:
         return "\n".join([f"start: {start}", *self._rules, _TERMINALS])
 
     def rule(self, body: str, attributes: str = "") -> str:
-        name = f"r{len(self._rules)}"
-        self._rules.append(f"{name}{attributes}: {body}")
-        return name
+        """The name of a rule. Those of one body are one."""
+        text = f"{attributes}: {body}"
+        if text not in self._names:
+            self._names[text] = name = f"r{len(self._rules)}"
+            self._rules.append(name + text)
+        return self._names[text]
+
+    def recursive(self, body: Callable[[str], str]) -> str:
+        """A rule whose body is made of its name, which may stand within it."""
+        number = len(self._rules)
+        self._rules.append("")
+        self._rules[number] = f"r{number}: {body(f'r{number}')}"
+        return f"r{number}"
 
     def literal(self, text: str) -> str:
         """A literal as the parser reads it: any white space, or none, where there is some."""
         parts = filter(None, re.split(r"(\s+)", text))
-        return " ".join("space" if part.isspace() else self._word(part) for part in parts) or '""'
+        return " ".join("space" if part.isspace() else self.exact(part) for part in parts) or '""'
+
+    def exact(self, text: str) -> str:
+        """A literal to the letter."""
+        return (
+            " ".join(
+                quoted(part) if token is None else f"<[{token}]>"
+                for part, token in self._parts(text)
+            )
+            or '""'
+        )
 
     def pattern(self, text: str) -> bytes:
         """The regular expression of such a literal over tokens' bytes, as `special_bytes` has
@@ -57,16 +78,11 @@ class LarkRules:
     def until(self, close: str) -> str:
         """Raw text, and `close` behind it, at which it ends."""
         if close in self._special:
-            return self.rule(f"/(?s:.*)/ {self._word(close)}")
+            return self.rule(f"/(?s:.*)/ {self.exact(close)}")
         return self.rule("/(?s:.*)/", f"[suffix={quoted(close)}]")
 
     def json(self, schema: Mapping[str, Any]) -> str:
         return self.rule(json_body(schema))
-
-    def _word(self, word: str) -> str:
-        return " ".join(
-            quoted(part) if token is None else f"<[{token}]>" for part, token in self._parts(word)
-        )
 
     def _word_pattern(self, word: str) -> bytes:
         return b"".join(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterable
 from functools import cache, cached_property
@@ -15,6 +16,9 @@ from engine_core.structured.grammar import CompiledGrammar
 
 _PARALLEL_ROWS = 16
 """From this many rows on threads share the work: with fewer, waking them costs more."""
+
+_THREADS = 4
+"""Rows of one grammar share a lock, so that many threads take longer than one."""
 
 
 class Matcher:
@@ -131,7 +135,7 @@ class TokenLimits:
 
 @cache
 def _executor() -> LLExecutor:
-    return LLExecutor()
+    return LLExecutor(num_threads=min(_THREADS, len(os.sched_getaffinity(0))))
 
 
 def _permit(mask: npt.NDArray[np.uint32], tokens: Iterable[int]) -> None:

@@ -49,6 +49,7 @@ _VALUES: dict[str, Any] = {
 """The values that JSON Schema asks of keywords, as far as these are read."""
 
 _Keywords: Any = TypedDict("_Keywords", _VALUES, total=False)  # pyright: ignore[reportArgumentType]
+msgspec.json.Decoder(_Keywords)  # while two threads learn a type at once, msgspec may crash
 
 _MAX_DEPTH = 128
 """The depth to which llguidance parses."""

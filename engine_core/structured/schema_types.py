@@ -3,38 +3,69 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from engine_core.structured.schema_tree import as_schema
+from engine_core.structured.schema_tree import Schema, as_list, as_schema, target
 from engine_core.turn_format import JSON_TYPES
 
-_MAX_DEPTH = 6
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 
 
-def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema that a chain of references within `root` leads to. Empty if it leads nowhere."""
-    for _ in range(_MAX_DEPTH):
-        reference: object = as_schema(schema).get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        schema = root
-        for step in reference[2:].split("/"):
-            schema = as_schema(schema).get(step)
-    return as_schema(schema)
+def choices_of(schema: object, root: object) -> list[Schema]:
+    """The schemas of which a value matches one, behind references, `anyOf` and `oneOf`.
+
+    What cannot be joined with the schema around it stays as it is.
+    """
+    found: list[Schema] = []
+    waiting, seen = [as_schema(schema)], set[str]()
+    while waiting:
+        each = waiting.pop(0)
+        word = next((word for word in ("$ref", "anyOf", "oneOf") if word in each), "")
+        around = {key: value for key, value in each.items() if key != word}
+        reference = str(each.get("$ref", ""))
+        ways = [target(root, reference)] if word == "$ref" else as_list(each.get(word))
+        joined = [around | as_schema(way) for way in ways]
+        if not word or not all(_holds(around, way) for way in joined):
+            found.append(each)
+        elif word != "$ref" or reference not in seen:  # a choice leads to itself
+            waiting[:0] = joined
+            seen |= {reference} if word == "$ref" else set()
+    return found or [{}]
 
 
-def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> set[str]:
-    """The JSON types that a schema within `root` allows, all if it does not say."""
-    known = resolved(schema, root)
-    if "const" in known or isinstance(known.get("enum"), list):
-        values: list[Any] = known["enum"] if "enum" in known else [known["const"]]
-        return {name for value in values for name in type_of_value(value)}
-    if declared := known.get("type"):
-        types = {declared} if isinstance(declared, str) else set(declared)
-        return types | ({"null"} if known.get("nullable") else set())
-    for word in ("anyOf", "oneOf"):
-        if isinstance(known.get(word), list) and depth < _MAX_DEPTH:
-            choices = (types_of(choice, root, depth + 1) for choice in known[word])
-            return {name for types in choices for name in types}
-    return set(JSON_TYPES)
+def _holds(around: Schema, joined: Schema) -> bool:
+    """True if all that restricts `around` has been kept."""
+    return all(joined[key] == around[key] for key in around.keys() - _ANNOTATIONS)
+
+
+def constants_of(schema: Mapping[str, Any]) -> list[Any]:
+    """The values of an enumeration that are of the schema's types."""
+    values = [schema["const"]] if "const" in schema else as_list(schema.get("enum"))
+    types = _declared(schema)
+    return [value for value in values if type_of_value(value) & types]
+
+
+def types_of(schema: object, root: object) -> set[str]:
+    """The JSON types that a schema allows, all if it does not say. References lead from `root`."""
+    found = set[str]()
+    for choice in choices_of(schema, root):
+        constants = constants_of(choice)
+        names = {name for value in constants for name in type_of_value(value)}
+        found |= names or _declared(choice)
+    return found
+
+
+def types_of_member(root: Mapping[str, Any], key: str) -> set[str]:
+    """The JSON types of an object's member."""
+    ways = [
+        as_schema(choice.get("properties")).get(key, choice.get("additionalProperties"))
+        for choice in choices_of(root, root)
+    ]
+    return types_of({"anyOf": ways}, root)
+
+
+def _declared(schema: Mapping[str, Any]) -> set[str]:
+    declared = schema.get("type") or JSON_TYPES
+    types = {declared} if isinstance(declared, str) else set(cast("list[str]", declared))
+    return types | ({"null"} if schema.get("nullable") else set())
 
 
 def type_of_value(value: Any) -> set[str]:

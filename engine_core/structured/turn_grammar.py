@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from engine_core.structured.lark_rules import LarkRules, quoted
 from engine_core.structured.schema_tree import GrammarError, as_schema
-from engine_core.structured.schema_types import resolved, types_of
-from engine_core.turn_format import JSON_TYPES, CallFormat, IdForm, Members, Slot, TurnFormat, Value
+from engine_core.structured.schema_types import (
+    choices_of,
+    constants_of,
+    type_of_value,
+    types_of,
+)
+from engine_core.turn_format import (
+    JSON_TYPES,
+    CallFormat,
+    IdForm,
+    Members,
+    Slot,
+    TurnFormat,
+    Value,
+)
 
-_MAX_DEPTH = 6
-_TYPES = frozenset(
-    "type nullable anyOf oneOf title description default examples deprecated $comment".split()
+_FOLLOWED = frozenset(
+    "type enum const properties required items $defs definitions nullable "
+    "additionalProperties title description default examples deprecated $comment".split()
 )
-_FOLLOWED = _TYPES.union(
-    "enum const properties required items additionalProperties $ref $defs definitions".split()
-)
-"""Keywords that raw text and a dialect's literals follow, or that restrict nothing. Of choices
-they follow the types alone."""
+"""Keywords that raw text and a dialect's literals follow, or that restrict nothing."""
+_BOUNDS = frozenset("minimum maximum exclusiveMinimum exclusiveMaximum multipleOf".split())
+_OF_TEXT = frozenset({"minLength", "maxLength", "pattern", "format"})
+_COUNTS = frozenset({"minItems", "maxItems"})
+_MOST_ITEMS = 1 << 20
+"""More than any turn has tokens for."""
 
 
 class CallableTool(NamedTuple):
@@ -112,30 +126,26 @@ class _MemberRules:
 
     def __init__(self, rules: LarkRules, members: Members, root: Mapping[str, Any]) -> None:
         self._rules, self._form, self._root = rules, members, root
+        self._literals: dict[str, str] = {}
         self.unheld: set[str] = set()
 
     def members(self) -> str:
-        between = self._rules.literal(self._form.between)
-        if members := self._properties(self._root, quoted, self._member):
-            return self._in_order(members, between)
-        one = self._rules.rule(self._member("KEY", {}))
-        return self._rules.rule(f'{one} ({between} {one})* | ""')
+        return self._rules.rule(" | ".join(map(self._members, choices_of(self._root, self._root))))
 
-    def _properties(
-        self,
-        schema: Mapping[str, Any],
-        spelt: Callable[[str], str],
-        member: Callable[[str, Mapping[str, Any]], str],
-    ) -> list[tuple[str, bool]]:
-        """A rule for each property, with its key as it is `spelt`, and whether it is required."""
-        known = dict(as_schema(schema.get("properties")))
-        required = cast("list[str]", schema.get("required") or [])
-        for key in required:
-            known.setdefault(key, True)
-        return [
-            (self._rules.rule(member(spelt(key), resolved(each, self._root))), key in required)
+    def _members(self, schema: Mapping[str, Any]) -> str:
+        self.unheld |= schema.keys() - _FOLLOWED
+        between = self._rules.literal(self._form.between)
+        known, required = _known(schema)
+        if not known:
+            if (others := _others(schema)) is None:
+                return '""'
+            one = self._rules.rule(self._member("KEY", others))
+            return self._rules.rule(f'{one} ({between} {one})* | ""')
+        items = [
+            (self._rules.rule(self._member(quoted(key), each)), key in required)
             for key, each in known.items()
         ]
+        return self._in_order(items, between)
 
     def _in_order(self, items: Sequence[tuple[str, bool]], between: str) -> str:
         """Items, of which some may be left out, with `between` among those that are there."""
@@ -146,7 +156,7 @@ class _MemberRules:
             first = self._rules.rule(begun)
         return first
 
-    def _member(self, key: str, schema: Mapping[str, Any]) -> str:
+    def _member(self, key: str, schema: Any) -> str:
         before, types = self._rules.literal(self._form.before), self._types(schema)
         ways: list[str] = []
         for value in self._form.values:
@@ -156,101 +166,135 @@ class _MemberRules:
             if len(rivals) > 1 and "string" in types:
                 own = types if value.dialect is None else []
             if own:
-                opening = self._rules.literal(value.open.lstrip())
+                # White space around raw text is a part of it.
+                literal = self._rules.literal if value.dialect else self._rules.exact
+                opening = literal(value.open.lstrip())
                 ways.append(f"{before} {key} {opening} {self._value(value, schema, own)}")
         if not ways:
             raise GrammarError(f"no value of {' or '.join(types)} can be written")
         return " | ".join(ways)
 
-    def _value(self, value: Value, schema: Mapping[str, Any], types: Sequence[str]) -> str:
+    def _value(self, value: Value, schema: Any, types: Sequence[str]) -> str:
         close = value.close
         if value.dialect is None and close.strip() and "string" in types:
             return self._raw(close, schema)
         if value.dialect == "json" or (value.dialect is None and close.strip()):
             return f"{self._json(schema, types)} {self._rules.literal(close)}"
         quote = value.quote if value.dialect == "gemma" else ""
-        return f"{self._literal(schema, types, quote, 0)} {self._rules.literal(close)}"
+        return f"{self._literal(schema, quote, types)} {self._rules.literal(close)}"
 
-    def _raw(self, close: str, schema: Mapping[str, Any]) -> str:
-        self._note_unheld(schema)
-        texts = _enum(schema)
-        if texts and all(isinstance(each, str) for each in texts):
-            return f"({' | '.join(map(quoted, texts))}) {self._rules.literal(close)}"
-        return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
+    def _raw(self, close: str, schema: Any) -> str:
+        """Any text up to the closer if a string may be any, else constants and JSON."""
+        choices, ways = choices_of(schema, self._root), list[str]()
+        for choice in choices:
+            if constants := constants_of(choice):
+                texts = (each if isinstance(each, str) else json.dumps(each) for each in constants)
+                ways += map(quoted, texts)
+            elif "string" in (types := self._types(choice)):
+                self.unheld |= {keyword for each in choices for keyword in each} - _FOLLOWED
+                return self._rules.until(close.strip()) + (" space" if close[-1].isspace() else "")
+            else:
+                ways.append(self._json(choice, types))
+        core = close.lstrip()
+        edge = self._rules.exact(close.removesuffix(core))
+        return f"({' | '.join(ways)}) {edge} {self._rules.literal(core)}"
 
-    def _json(self, schema: Mapping[str, Any], types: Sequence[str]) -> str:
-        own = dict(schema) if set(self._types(schema)) <= set(types) else {"type": list(types)}
+    def _json(self, schema: Any, types: Sequence[str]) -> str:
+        own = as_schema(schema)
+        if not set(self._types(schema)) <= set(types):
+            own = {**own, "type": list(types)}
         shared = {key: self._root[key] for key in ("$defs", "definitions") if key in self._root}
         return self._rules.json({**shared, **own})
 
-    def _literal(
-        self, schema: Mapping[str, Any], types: Sequence[str], quote: str, depth: int
-    ) -> str:
-        """A value as Python writes it or, with a `quote` around strings, Gemma."""
-        if texts := _enum(schema):
-            return f"({' | '.join(_constant(each, quote) for each in texts)})"
-        self._note_unheld(schema)
-        ways = [self._of_type(name, schema, quote, depth) for name in types]
-        return self._rules.rule(" | ".join(ways))
+    def _literal(self, schema: Any, quote: str, types: Sequence[str] = ()) -> str:
+        """A value of these types, or any, as Python writes it or, with a `quote` around strings,
+        Gemma. Equal schemas share a rule, which may be within itself."""
+        key = json.dumps([schema, quote, types])
 
-    def _of_type(self, name: str, schema: Mapping[str, Any], quote: str, depth: int) -> str:
+        def body(name: str) -> str:
+            self._literals[key] = name
+            return " | ".join(self._ways(schema, quote, types or self._types(schema)))
+
+        return self._literals.get(key) or self._rules.recursive(body)
+
+    def _ways(self, schema: Any, quote: str, types: Sequence[str]) -> Iterator[str]:
+        held = _FOLLOWED | _BOUNDS | _COUNTS | (set[str]() if quote else _OF_TEXT)
+        for choice in choices_of(schema, self._root):
+            if constants := constants_of(choice):
+                fit = (each for each in constants if type_of_value(each) & set(types))
+                yield from (self._constant(each, quote) for each in fit)
+                continue
+            self.unheld |= choice.keys() - held
+            own = (name for name in self._types(choice) if name in types)
+            yield from (self._of_type(name, choice, quote) for name in own)
+
+    def _of_type(self, name: str, schema: Mapping[str, Any], quote: str) -> str:
         if name == "boolean":
             return '"true" | "false"' if quote else '"True" | "False"'
         if name == "null":
             return '"null"' if quote else '"None"'
-        if name in ("integer", "number"):
-            return name.upper()
-        if name == "string":
-            return f"{quoted(quote)} {self._rules.until(quote)}" if quote else "QUOTED"
-        if depth >= _MAX_DEPTH:
-            return '"[]"' if name == "array" else '"{}"'
         if name == "array":
-            items = resolved(schema.get("items"), self._root)
-            one = self._literal(items, self._types(items), quote, depth + 1)
-            return f'"[" ({one} ("," space {one})*)? "]"'
-        return f'"{{" {self._object(schema, quote, depth)} "}}"'
+            return f'"[" {self._items(schema, quote)} "]"'
+        if name == "object":
+            return f'"{{" {self._object(schema, quote)} "}}"'
+        if name == "string" and quote:
+            return f"{self._rules.literal(quote)} {self._rules.until(quote)}"
+        own = schema.keys() & (_OF_TEXT if name == "string" else _BOUNDS)
+        if own:  # a number or a string of JSON is one of Python, too
+            return self._rules.json({"type": name, **{key: schema[key] for key in own}})
+        return "QUOTED" if name == "string" else name.upper()
 
-    def _object(self, schema: Mapping[str, Any], quote: str, depth: int) -> str:
-        def member(key: str, value: Mapping[str, Any]) -> str:
-            text = self._literal(value, self._types(value), quote, depth + 1)
-            return f'{key} ":" space {text}'
+    def _items(self, schema: Mapping[str, Any], quote: str) -> str:
+        one = self._literal(schema.get("items"), quote)
+        least, most = min(schema.get("minItems", 0), _MOST_ITEMS), schema.get("maxItems")
+        if most == 0:
+            return '""'
+        counts = f"{max(least - 1, 0)},{'' if most is None else min(most, _MOST_ITEMS) - 1}"
+        more = "" if most == 1 else f'("," space {one}){{{counts}}}'
+        return f"({one} {more})" + ("" if least else "?")
 
-        def spelt(key: str) -> str:
-            return quoted(key if quote else json.dumps(key))
+    def _object(self, schema: Mapping[str, Any], quote: str) -> str:
+        def member(key: str, value: Any) -> str:
+            return self._rules.rule(f'{key} ":" space {self._literal(value, quote)}')
 
-        if members := self._properties(schema, spelt, member):
-            return self._in_order(members, '"," space')
-        plain = {"type": ["string", "number", "boolean", "null"]}
-        one = self._rules.rule(member("KEY" if quote else "QUOTED", plain))
-        return f'({one} ("," space {one})*)?'
+        known, required = _known(schema)
+        if not known:
+            if (others := _others(schema)) is None:
+                return '""'
+            one = member("KEY" if quote else "QUOTED", others)
+            return f'({one} ("," space {one})*)?'
+        items = [
+            (member(quoted(key if quote else json.dumps(key)), each), key in required)
+            for key, each in known.items()
+        ]
+        return self._in_order(items, '"," space')
 
-    def _types(self, schema: Mapping[str, Any]) -> list[str]:
+    def _constant(self, value: Any, quote: str) -> str:
+        if isinstance(value, str) and quote:
+            around = self._rules.literal(quote)
+            return f"{around} {quoted(value)} {around}"
+        if not quote and (value is None or isinstance(value, bool)):
+            return quoted(str(value))
+        return quoted(json.dumps(value, ensure_ascii=False))
+
+    def _types(self, schema: Any) -> list[str]:
         """A schema's types in their order. Numbers include integers."""
         found = types_of(schema, self._root)
-        hidden = {"integer"} if "number" in found and not _enum(schema) else set[str]()
+        hidden = {"integer"} if "number" in found else set[str]()
         return [each for each in JSON_TYPES if each in found - hidden]
 
-    def _note_unheld(self, schema: Mapping[str, Any]) -> None:
-        self.unheld |= schema.keys() - _FOLLOWED
-        for word in ("anyOf", "oneOf"):
-            choices = [resolved(choice, self._root) for choice in schema.get(word, ())]
-            if any(choice.keys() - _TYPES for choice in choices):
-                self.unheld.add(word)
+
+def _known(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The properties that an object may have, in their order, and those that it must."""
+    required, others = cast("list[str]", schema.get("required") or []), _others(schema)
+    properties = as_schema(schema.get("properties"))
+    return {**properties, **{key: others for key in required if key not in properties}}, required
 
 
-def _enum(schema: Mapping[str, Any]) -> list[Any]:
-    if "const" in schema:
-        return [schema["const"]]
-    values = schema.get("enum")
-    return cast("list[Any]", values) if isinstance(values, list) else []
-
-
-def _constant(value: Any, quote: str) -> str:
-    if isinstance(value, str):
-        return quoted(f"{quote}{value}{quote}" if quote else json.dumps(value, ensure_ascii=False))
-    if not quote and (value is None or isinstance(value, bool)):
-        return quoted(str(value))
-    return quoted(json.dumps(value))
+def _others(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The schema of further properties. None if there are none."""
+    others = schema.get("additionalProperties", {})
+    return None if others is False else as_schema(others)
 
 
 def _id(form: IdForm, tool: str) -> str:

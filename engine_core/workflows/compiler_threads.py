@@ -69,9 +69,9 @@ class CompilerThreads:
 
     def put(self, inputs: JobInputs, grammar: Rules) -> bool:
         """Queue a tokenized job. Returns True if its grammar is cached: the job has it then."""
-        param = ""
+        param = grammar.param
         if isinstance(grammar, Grammar):
-            param, grammar = grammar.param, msgspec.structs.replace(grammar, param="")
+            grammar = msgspec.structs.replace(grammar, param="")
         query = _Query(grammar, inputs.key)
         with self._lock:
             if (cached := self._cache.pop(query.grammar, None)) is not None:

@@ -30,7 +30,7 @@ class Gang(Protocol):
     """How the nodes of one daemon come together."""
 
     async def master(self) -> "Master":
-        """This host as the master. Raises StartError."""
+        """The settings of this host as the master. Raises StartError."""
         ...
 
     async def others(self, master: "Master") -> None:

@@ -98,7 +98,6 @@ class Supervisor:
         self._on_hangup = on_hangup
         self._children = RunningParts(nodes)
         self._nodes = nodes
-        self._cause_seconds = _NODE_CAUSE_S if nodes else _CAUSE_S
         self._kept: list[KeptRunning] = []
         self._lost: dict[str, list[Supervised]] = {}
         self._unlogged: list[str] = []
@@ -209,7 +208,8 @@ class Supervisor:
         lost = part.model or part.title
         later = asyncio.get_running_loop().call_later
         # Whoever was killed is the cause. Others may have ended by another one's end.
-        wait = _CAUSE_S if child.exit.result() < 0 else self._cause_seconds
+        was_killed = child.exit.result() < 0
+        wait = _NODE_CAUSE_S if self._nodes and not was_killed else _CAUSE_S
         if lost not in self._lost:
             self._unlogged.append(lost)
         self._lost.setdefault(lost, []).append(child)

@@ -1,16 +1,16 @@
 """The arguments of a call, read into JSON."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from engine_core.structured.schema_tree import as_schema
-from engine_core.structured.schema_types import types_of
+from engine_core.structured.schema_types import types_of_member
 from engine_core.turn_format import Members, Value
 from server.turns.literals import LiteralReader, NotALiteralError, value_of
 from server.turns.text_source import TextSource, Waiting
 
 Say = Callable[[str], None]
+Types = Set[str]
 
 
 def read_json(source: TextSource, say: Say) -> Waiting[bool]:
@@ -71,7 +71,6 @@ class MemberReader:
         self._members = members
         self._after = after
         self._schema = schema
-        self._properties = as_schema(schema.get("properties"))
         # The longest first: it may begin with others.
         self._values = sorted(members.values, key=lambda value: -len(value.open))
 
@@ -104,11 +103,10 @@ class MemberReader:
         for value in self._values:
             if (yield from self._source.takes(value.open.rstrip())):
                 say(("" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
-                types = types_of(self._properties.get(key), self._schema)
-                return (yield from self._value(value, types, say))
+                return (yield from self._value(value, types_of_member(self._schema, key), say))
         return False
 
-    def _value(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
+    def _value(self, value: Value, types: Types, say: Say) -> Waiting[bool]:
         shared = [other for other in self._values if other.open == value.open]
         raw = next((each for each in shared if each.dialect is None), None)
         if raw is None:
@@ -119,7 +117,7 @@ class MemberReader:
             types = {"string"}
         return (yield from self._raw(raw, types, say))
 
-    def _literal(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
+    def _literal(self, value: Value, types: Types, say: Say) -> Waiting[bool]:
         try:
             found = yield from LiteralReader(self._source, value.quote).value()
         except NotALiteralError:
@@ -129,7 +127,7 @@ class MemberReader:
         say(json.dumps(found, ensure_ascii=False))
         return (yield from self._source.takes("\n" + value.close))
 
-    def _raw(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
+    def _raw(self, value: Value, types: Types, say: Say) -> Waiting[bool]:
         """Read raw text up to its closer. A string is said as it comes."""
         edge = value.open[len(value.open.rstrip()) :]
         if edge and (yield from self._source.has(edge)):
@@ -147,7 +145,7 @@ class MemberReader:
         say(json.dumps(value_of("".join(pieces), types), ensure_ascii=False))
         return bool(found)
 
-    def _unclosed(self, value: Value, types: set[str], say: Say) -> Waiting[bool]:
+    def _unclosed(self, value: Value, types: Types, say: Say) -> Waiting[bool]:
         """Read a literal that shows as such, or raw text up to what comes next."""
         yield from self._source.space()
         char = yield from self._source.char()

@@ -2,8 +2,9 @@
 
 import json
 import re
+import sys
 from collections.abc import Set
-from typing import Any
+from typing import Any, NoReturn
 
 from engine_core.structured.schema_types import type_of_value
 from server.turns.text_source import TextSource, Waiting
@@ -12,6 +13,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _MAX_DEPTH = 64
+_MAX_FLOAT = sys.float_info.max
 
 
 class NotALiteralError(Exception):
@@ -51,10 +53,11 @@ class LiteralReader:
             yield from self._source.space()
             char = yield from self._source.char()
             quoted = bool(char) and char in "\"'" + self._quote[:1]
-            key = (yield from self.value(depth + 1)) if quoted else (yield from self._word())
+            reading = self.value(depth + 1) if quoted else self._source.upto((":",))
+            key = yield from reading
             if not isinstance(key, str) or not (yield from self._source.takes(" :")):
                 raise NotALiteralError
-            members[key] = yield from self.value(depth + 1)
+            members[key if quoted else key.strip()] = yield from self.value(depth + 1)
         return members
 
     def _array(self, depth: int) -> Waiting[list[Any]]:
@@ -102,12 +105,18 @@ def _constant(word: str) -> Any:
     if word.lower() in _CONSTANTS:
         return _CONSTANTS[word.lower()]
     try:
-        value = json.loads(word)
+        return json.loads(word, parse_float=_finite, parse_constant=_refused)
     except ValueError:
         raise NotALiteralError from None
-    if isinstance(value, float) and value - value != 0:
-        raise NotALiteralError  # JSON has no NaN and no infinity
-    return value
+
+
+def _finite(text: str) -> float:
+    """The nearest number that there is. A schema's grammar has larger ones, JSON no infinity."""
+    return max(-_MAX_FLOAT, min(_MAX_FLOAT, float(text)))
+
+
+def _refused(word: str) -> NoReturn:
+    raise ValueError(word)  # NaN, or an infinity
 
 
 def value_of(text: str, types: Set[str]) -> Any:

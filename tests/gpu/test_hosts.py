@@ -1,6 +1,9 @@
 """Pipelines over several hosts, which are one machine here: each has its own GPUs, and the sockets
 between them are a cluster's. Within a host stages share memory; NCCL connects the hosts."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +12,16 @@ import torch
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import SamplingParams
+from server.daemon.run import START_SECONDS
+from server.demo import GENERATOR_NAME
 from tests.e2e.daemon import free_port
+from tests.e2e.daemon import running as daemon
+from tests.e2e.hosts.cluster import DEMO, cluster, none_alive, said, seconds_until
+from tests.e2e.hosts.network import missing, network
+from tests.e2e.hosts.test_losses import GONE, InFlight, worker_of
+from tests.e2e.life.test_stages import texts
 from tests.gpu.conftest import run
-from tests.gpu.test_pipeline import compared, running
+from tests.gpu.test_pipeline import TWO_GPUS, compared, running
 from tests.workers.equivalence import Lesson, Lessons
 from workers.contract.curve import ClusterKeys
 from workers.contract.token_sampling import GREEDY
@@ -85,3 +95,36 @@ def test_hosts_give_what_one_gives(
     of_one, of_several = answers
     assert len(set(map(tuple, of_one))) == ANSWERS
     assert of_several == of_one
+
+
+@TWO_GPUS
+def test_nodes_on_networks_of_their_own_serve_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why := missing():
+        pytest.skip(why)
+    exact = ("--device", "cuda", "--dtype", "float32", "--attention-backend", "triton")
+    with daemon(DEMO, "--served-model-name", GENERATOR_NAME, *exact) as one:
+        expected = texts(one)
+    with network(2) as net, cluster(net, tmp_path) as programs:
+
+        def be_host(number: int) -> None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", str(number))
+            monkeypatch.setenv("NCCL_HOSTID", f"host {number}")
+
+        be_host(0)
+        master = programs.serve(*exact, nodes=2, stages=2)
+        be_host(1)
+        node = programs.join(1)
+        master.wait_ready(START_SECONDS)
+        assert programs.texts(master) == expected
+
+        requests, pids = InFlight(programs, master), programs.pids()
+        killed = time.monotonic()
+        os.kill(worker_of(node), signal.SIGKILL)
+        requests.assert_failed()
+        gone = seconds_until(lambda: none_alive(pids), killed)
+        print(f"gone after {gone:.1f} s")
+        assert gone < GONE
+        assert master.exit_code() == 1
+        assert said(master, "node 1", net.hosts[1].address, "is lost")

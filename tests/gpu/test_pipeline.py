@@ -22,7 +22,8 @@ from engine_core.client.pending_jobs import GenerateStream
 from engine_core.client.trace_client import trace_engines
 from engine_core.messages import RowOutput, SamplingParams, TracedStep
 from engine_core.refusal import RefusalError
-from server.daemon.run import RunningEngine, running_model
+from server.daemon.parts import LOOPBACK, worker_parts
+from server.daemon.run import RunningEngine, running_model, running_parts
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits
 from tests.gpu.conftest import OVERLAPPING, run
@@ -50,7 +51,7 @@ async def running(
     lesson: Lesson, directory: Path, devices: tuple[str, ...], **changes: Any
 ) -> AsyncGenerator[RunningEngine]:
     """An engine whose stages run on these devices: the server gives each stage its own, the engine
-    takes them as they are."""
+    takes them as they are. The workers of other hosts are started here, too."""
     own = {"dtype": "float32", "attention_backend": "triton", "block_size": 16, "max_running": 48}
     common = {"device": "cuda", "log_level": "info", "max_step_tokens": 512, "memory_share": 0.4}
     options = EngineOptions(**own | common)
@@ -60,7 +61,13 @@ async def running(
     changes |= {"devices": devices, "memory_shares": shares}
     execution = msgspec.structs.replace(model.execution, **changes)
     engine = msgspec.structs.replace(model.engine, execution=execution)
-    async with running_model(msgspec.structs.replace(model, engine=engine), directory) as started:
+    others = [
+        part
+        for node in sorted(set(execution.nodes) - {0})
+        for part in worker_parts(execution, directory / "other", node, LOOPBACK)
+    ]
+    model = msgspec.structs.replace(model, engine=engine)
+    async with running_parts(others), running_model(model, directory) as started:
         yield started
 
 

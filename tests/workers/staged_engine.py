@@ -59,8 +59,9 @@ class DecoderRunner:
             hidden = runner.forward(batch, hidden)
         assert batch is not None
         assert hidden is not None
-        mask = self._masks.pop(step.message.step) if step.message.masked else None
-        result = self.stages.runners[-1].run_head(batch, hidden, mask)
+        number = step.message.step
+        last, bits = self.stages.runners[-1], lambda: self._masks.pop(number).bits
+        result = last.run_head(batch, hidden, bits)
         output = result.to_output(step.message.step)
         self.stages.keep_tokens(batch.requested, output)
         self._finished = step.message.step

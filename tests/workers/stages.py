@@ -68,7 +68,8 @@ class _AllStages(ABC, Generic[RunnerT]):
             batch = runner.prepare(message)
             hidden = runner.forward(batch, hidden)
         assert hidden is not None
-        result = runners[-1].run_head(batch, hidden, mask).to_host()
+        bits = b"" if mask is None else mask.bits
+        result = runners[-1].run_head(batch, hidden, lambda: bits).to_host()
         if hidden.is_cuda:
             torch.cuda.synchronize()
         return batch, hidden, result.to_output(message.step)

@@ -29,14 +29,17 @@ def sample(
 ) -> torch.Tensor:
     """One token for each row of contiguous [S, V] logits in any float dtype, int32[S]."""
     assert logits.is_contiguous(), "the kernels read rows of V logits"
-    given = LogitRows(logits)
-    if adjustments is not None:
-        given = _adjusted(logits, adjustments, counts, mask)
+
+    def given() -> LogitRows:
+        if adjustments is None:
+            return LogitRows(logits)
+        return _adjusted(logits, adjustments, counts, mask)
+
     parameters = rows.parameters
     temperature, top_k = parameters["temperature"], parameters["top_k"]
     drawing = temperature > 0
     if not drawing.any():
-        return best_tokens(given)
+        return best_tokens(given())
     top_p = np.where(drawing, parameters["top_p"], np.float32(1))
     min_p = np.where(drawing, parameters["min_p"], np.float32(0))
     top_k = np.where(drawing, np.where(top_k < logits.shape[1], top_k, 0), np.int32(1))
@@ -44,7 +47,7 @@ def sample(
     columns = [1 / temperature, rows.uniforms(), top_p, min_p, top_k]
     truncated = bool(((top_k > 0) | (top_p < 1) | (min_p > 0)).any())
     sent = DrawParameters(*to_device(columns, logits.device))
-    return draw_tokens(given, sent, truncated=truncated)
+    return draw_tokens(given(), sent, truncated=truncated)
 
 
 def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor, width: int) -> TokenLogprobs:
@@ -92,7 +95,7 @@ def _adjusted(
         arrays.append(adjustments.mask_rows)
     sent = to_device([*arrays, *adjustments.biases], logits.device)
     index, rows, slots, penalties, *others = sent
-    masked = None if mask is None else (others.pop(0), mask.words)
+    masked = None if mask is None else (others.pop(0), mask.words())
     table = counts.table if len(adjustments.counted) else None
     adjusted = adjusted_logits(logits, rows, slots, penalties, table, masked, others)
     return LogitRows(logits, adjusted, index)

@@ -100,7 +100,7 @@ def warm_up_sampling(logits: torch.Tensor, table: SamplingTable) -> None:
     """Sample `logits` [1, V] of the model's dtype in every combination that launches other kernels.
     Overwrites slot 0 of `table`."""
     words = torch.full((1, -(-logits.shape[1] // 32)), -1, dtype=torch.int32, device=logits.device)
-    everything = TokenMask(np.zeros(1, np.int32), words)
+    everything = TokenMask(np.zeros(1, np.int32), lambda: words)
     slots, contexts = np.zeros(1, np.int32), np.ones(1, np.int32)
     kinds = product(_SAMPLINGS, (False, True), (False, True), (None, everything))
     for sampling, biased, penalised, mask in kinds:
@@ -128,7 +128,7 @@ def adjust(
     """The adjusted logits, float32[S, V]. `logits` stay unchanged."""
     changed = to_array(logits).copy()
     if mask is not None:
-        words, size = to_array(mask.words).view(np.uint8), changed.shape[1]
+        words, size = to_array(mask.words()).view(np.uint8), changed.shape[1]
         for row, own in zip(mask.rows.tolist(), words, strict=True):
             allowed = np.unpackbits(own, bitorder="little", count=size)
             changed[row, allowed == 0] = -np.inf

@@ -1,6 +1,6 @@
 """How each slot's tokens are sampled: the last stage's tables, and the rows of a step."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -98,19 +98,25 @@ class TokenMask(NamedTuple):
     """The tokens that grammars allow in M of a step's rows.
 
     rows   int32[M], which of the step's S rows
-    words  int32[M, ceil(V / 32)] on the logits' device. Bit i % 32 of word i // 32 is 1 where token
-           i is allowed.
+    words  Waits for int32[M, ceil(V / 32)] on the logits' device: called once, when nothing is left
+           to be done without. Bit i % 32 of word i // 32 is 1 where token i is allowed.
     """
 
     rows: IntArray
-    words: torch.Tensor
+    words: Callable[[], torch.Tensor]
 
     @classmethod
-    def from_bytes(cls, masked: bytes, bits: bytes, device: torch.device) -> "TokenMask":
-        """The mask of `DecodeStep.masked` and `StepMask.bits`."""
+    def to_come(
+        cls, masked: bytes, bits: Callable[[], bytes], device: torch.device
+    ) -> "TokenMask | None":
+        """The mask of `DecodeStep.masked`, if any row is, and of `StepMask.bits`."""
         rows = np.flatnonzero(np.frombuffer(masked, np.uint8)).astype(np.int32)
-        words = np.frombuffer(bytearray(bits), np.int32).reshape(len(rows), -1)
-        return cls(rows, on_device(words, device))
+
+        def words() -> torch.Tensor:
+            read = np.frombuffer(bytearray(bits()), np.int32)
+            return on_device(read.reshape(len(rows), -1), device)
+
+        return cls(rows, words) if len(rows) else None
 
 
 @dataclass(frozen=True, slots=True)

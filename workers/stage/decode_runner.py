@@ -13,7 +13,7 @@ from workers.attention.base import AttentionBackend
 from workers.attention.kv_cache import KVCache
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.contract.config import WorkerConfig
-from workers.contract.messages import DecodeStep, StepMask
+from workers.contract.messages import DecodeStep
 from workers.device.timing import Stopwatch
 from workers.device.tuning import WARM_LM_HEAD_ROWS
 from workers.graphs.stage_graphs import (
@@ -144,10 +144,10 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         return prepared.graph is not None
 
     def run_head(
-        self, prepared: DecodeInput, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: DecodeInput, hidden: torch.Tensor, mask_bits: Callable[[], bytes] = bytes
     ) -> HeadResult:
-        words = mask and TokenMask.from_bytes(prepared.masked, mask.bits, self.device)
-        return on_this_stage(self._head)(prepared.requested, hidden, words)
+        mask = TokenMask.to_come(prepared.masked, mask_bits, self.device)
+        return on_this_stage(self._head)(prepared.requested, hidden, mask)
 
     def warm_up(self) -> None:
         for message in decode_steps(self.config, self.kv_cache.num_blocks):

@@ -1,7 +1,7 @@
 """Runs a stage's share of each step, from the message to hidden states or results."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.stage_attention import LayerAttention, StageAttention
 from workers.contract.config import ExecutionConfig, WorkerConfig
-from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInput, StepMask
+from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInput
 from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.heads.base import HeadResult
 from workers.heads.encoder_head import encoder_head
@@ -60,10 +60,10 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
 
     @abstractmethod
     def run_head(
-        self, prepared: InputT, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: InputT, hidden: torch.Tensor, mask_bits: Callable[[], bytes] = bytes
     ) -> HeadResult:
-        """Last stage: the results of a step, from what `forward` returned for it. A step with
-        masked rows has a `mask`."""
+        """Last stage: the results of a step, from what `forward` returned for it. `mask_bits`
+        waits for `StepMask.bits`, and is called for masked rows alone, as late as possible."""
 
     @abstractmethod
     def warm_up(self) -> None:
@@ -147,9 +147,9 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         return forward(self._model, prepared, hidden, self.attention.over(prepared))
 
     def run_head(
-        self, prepared: PackedStep, hidden: torch.Tensor, mask: StepMask | None = None
+        self, prepared: PackedStep, hidden: torch.Tensor, mask_bits: Callable[[], bytes] = bytes
     ) -> HeadResult:
-        del mask  # nothing is sampled
+        del mask_bits  # nothing is sampled
         return self._head(prepared, hidden)
 
     def warm_up(self) -> None:

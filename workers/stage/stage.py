@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
@@ -13,7 +14,6 @@ from workers.contract.messages import (
     DecodeStep,
     StageReport,
     StepInput,
-    StepMask,
     StepOutput,
     StepTimes,
 )
@@ -56,8 +56,8 @@ class Stage:
         hidden = self._runner.forward(prepared, hidden)
         result = None
         if self._links.next is None:
-            mask = self._receive_mask(message, marks)
-            result = self._runner.run_head(prepared, hidden, mask)
+            mask_bits = partial(self._receive_mask, message.step, marks)
+            result = self._runner.run_head(prepared, hidden, mask_bits)
             if self._links.tokens is not None:
                 self._links.tokens.announce(message.step)
             marks.append(moment())
@@ -81,14 +81,12 @@ class Stage:
             return None
         return pad_rows(previous.receive(message.step, num_tokens(message)))
 
-    def _receive_mask(self, message: StepInput, marks: list[Any]) -> StepMask | None:
+    def _receive_mask(self, step: int, marks: list[Any]) -> bytes:
         """The tokens that the grammars of masked rows allow, computed while the layers run."""
-        if not isinstance(message, DecodeStep) or not message.masked:
-            return None
         marks.append(self._results.moment())
-        mask = self._inbox.take_mask(message.step)
+        mask = self._inbox.take_mask(step)
         marks.append(self._results.moment())
-        return mask
+        return mask.bits
 
 
 def step_times(marks: Sequence[float], lead: float = 0.0, idle_us: int = -1) -> StepTimes:

@@ -79,7 +79,9 @@ class Chromium:
             if answer.get("id") != number:
                 self._events.append(answer)
             elif "error" in answer:
-                raise RuntimeError(f"{method}: {answer['error']['message']}")
+                said = answer["error"]["message"]
+                kind = PageLeftError if "navigated" in said else RuntimeError
+                raise kind(f"{method}: {said}")
             else:
                 return answer["result"]
 
@@ -97,6 +99,10 @@ class Chromium:
             self._unread += part
         message, _, self._unread = self._unread.partition(b"\0")
         return json.loads(message)
+
+
+class PageLeftError(RuntimeError):
+    """The page was left for another, or loaded again, while a command ran in it."""
 
 
 class Page:
@@ -126,11 +132,14 @@ class Page:
         return result["result"].get("value")
 
     def text(self, selector: str) -> str:
-        """The text of an element that can be seen; "" if there is none."""
-        return self.value(
-            f"[document.querySelector({json.dumps(selector)})]"
-            ".map((found) => found?.checkVisibility() ? found.innerText : '')[0]"
-        )
+        """The text of an element that can be seen; "" if there is none, or the page is left."""
+        try:
+            return self.value(
+                f"[document.querySelector({json.dumps(selector)})]"
+                ".map((found) => found?.checkVisibility() ? found.innerText : '')[0]"
+            )
+        except PageLeftError:
+            return ""
 
     def wait_text(self, selector: str, part: str) -> None:
         """Wait until an element's visible text contains `part`."""

@@ -6,6 +6,8 @@ import itertools
 import json
 import pathlib
 import random
+import subprocess
+import sys
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -265,3 +267,23 @@ def test_too_many_different_sets_are_refused_or_left_out() -> None:
     text, (left_out,) = rewritten(decoded(json.dumps(schema)), closed=False)
     assert left_out.path == ("properties", "p2", "uniqueItems")
     assert json.loads(text)["properties"]["p2"] == {"type": "array", "items": unique(2)["items"]}
+
+
+FIRST_SCHEMAS = """
+import sys, threading
+from engine_core.structured.schema_tree import decoded
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(8)
+def compile():
+    barrier.wait()
+    decoded('{"type": "object", "properties": {"a": {"minLength": 3}}}')
+threads = [threading.Thread(target=compile) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_the_first_schemas_of_a_process_may_come_at_once() -> None:
+    """The threads that compiled them ended the engine: msgspec learnt a type in two at once."""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", FIRST_SCHEMAS], check=True)

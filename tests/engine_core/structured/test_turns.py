@@ -223,7 +223,7 @@ def test_a_required_call_may_end_reasoning(folder: Path, form: TurnFormat, opens
     ("value", "keyword"),
     [
         ({"type": "string", "pattern": "^a"}, "pattern"),
-        ({"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}, "anyOf"),
+        ({"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}, None),
         ({"anyOf": [{"$ref": "#/$defs/any"}, {"type": "null", "title": "None"}]}, None),
         ({"enum": ["a", "b"], "description": "One."}, None),
     ],
@@ -247,3 +247,32 @@ def test_what_text_cannot_follow_is_refused_for_strict_tools_alone(
     with pytest.raises(GrammarError, match=expected) as caught:
         compiled(folder, strict)
     assert caught.value.param == "tools[0]"
+
+
+def many_tools(number: int, properties: int, *, strict: bool = False) -> tuple[ToolRules, ...]:
+    """Tools, no two of which have a property in common."""
+    return tuple(
+        ToolRules(
+            name=f"{tool:x}",
+            parameters=json.dumps({"properties": {f"{tool}_{n}": {} for n in range(properties)}}),
+            strict=strict,
+            param=f"tools[{tool}].function.parameters",
+        )
+        for tool in range(number)
+    )
+
+
+@pytest.mark.parametrize("calls", ["auto", "required"])
+def test_a_thousand_tools_are_followed(folder: Path, calls: Literal["auto", "required"]) -> None:
+    rules = TurnRules(form=TurnFormat(calls=(PLAIN,)), tools=many_tools(1000, 1), calls=calls)
+    assert compiled(folder, rules).ignored == ()
+
+
+def test_what_is_too_much_together_is_refused_for_strict_tools_alone(folder: Path) -> None:
+    rules = TurnRules(form=TurnFormat(calls=(PLAIN,)), tools=many_tools(20, 700))
+    assert rules.param == "tools"
+    assert compiled(folder, rules).ignored == ("tools",)
+    strict = msgspec.structs.replace(rules, tools=many_tools(20, 700, strict=True))
+    with pytest.raises(GrammarError, match="it is too complex") as caught:
+        compiled(folder, strict)
+    assert not caught.value.param

@@ -1,10 +1,12 @@
 """Turns are read alike however the stream is cut, and what is no call is text."""
 
 import random
+import sys
 from typing import Any, NamedTuple
 
 import pytest
 
+from server.turns.literals import value_of
 from server.turns.turn_parser import (
     ArgumentsDelta,
     CallBegin,
@@ -250,3 +252,17 @@ def test_random_text_is_read_alike_in_whole_and_in_pieces(name: str) -> None:
         assert turn_of(events_of(form, *pieces)) == turn_of(events_of(form, *text)) == whole
         begins = sum(isinstance(event, CallBegin) for event in events_of(form, text))
         assert begins == sum(isinstance(event, CallEnd) for event in events_of(form, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("950e2554", sys.float_info.max),
+        ("-1e999", -sys.float_info.max),
+        ("NaN", "NaN"),
+        ("Infinity", "Infinity"),
+    ],
+)
+def test_a_number_beyond_all_floats_is_the_last_one(text: str, value: object) -> None:
+    """A schema's grammar permits such numbers, and JSON has no infinity."""
+    assert value_of(text, {"number", "string"}) == value

@@ -69,9 +69,9 @@ def test_biases_come_before_penalties_and_masks_before_both() -> None:
     table, parameters = filled_table(4, inits)
     assert sampler.sample(logits, parameters, table.counts).tolist() == [3, 2, 0, 3, 0]
     # By now row 2 has seen token 0, too.
-    mask = TokenMask(np.array([3, 4], np.int32), allowing(4, [[1, 2], [2, 3]]))
+    mask = TokenMask(np.array([3, 4], np.int32), lambda: allowing(4, [[1, 2], [2, 3]]))
     assert sampler.sample(logits, parameters, table.counts, mask).tolist() == [3, 2, 3, 1, 2]
-    nothing = TokenMask(np.array([4], np.int32), allowing(4, [[]]))
+    nothing = TokenMask(np.array([4], np.int32), lambda: allowing(4, [[]]))
     assert sampler.sample(logits, parameters, table.counts, nothing).tolist() == [3, 2, 3, 3, -1]
 
 
@@ -103,7 +103,7 @@ def test_logits_are_left_as_they_are() -> None:
     logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(7))
     before = logits.clone()
     table, parameters = filled_table(40, [init(0, [1, 2], repetition_penalty=3.0), init(1, [5])])
-    mask = TokenMask(np.array([1], np.int32), allowing(40, [[3, 39]]))
+    mask = TokenMask(np.array([1], np.int32), lambda: allowing(40, [[3, 39]]))
     assert sampler.sample(logits, parameters, table.counts, mask).tolist()[1] in {3, 39}
     assert torch.equal(logits, before)
 

@@ -33,7 +33,7 @@ def adjusted_logits(
 
     penalties  float32[3, A]
     counts     int16[max_running, V]; None where no row has penalties
-    mask       (int32[A], `TokenMask.words`); None without a mask
+    mask       (int32[A], the words of a `TokenMask`); None without a mask
     biases     (int32[N], int32[N], float32[N]); empty without biases
     """
     vocabulary, count = logits.shape[1], len(rows)

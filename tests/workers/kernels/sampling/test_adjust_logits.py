@@ -44,10 +44,10 @@ def test_adjustments_equal_those_of_the_cpu(
     words = allowing(VOCABULARY, allowed)
     for step in range(2):
         logits = logits_of(7, seed=step, device=device, dtype=dtype)
-        mask = TokenMask(np.array([1, 4], np.int32), words) if step % 2 else None
+        mask = TokenMask(np.array([1, 4], np.int32), lambda: words) if step % 2 else None
         expected = sampler.sample(logits.float().cpu(), parameters, on_cpu.counts, mask)
         if mask is not None:
-            mask = mask._replace(words=words.to(device))
+            mask = mask._replace(words=lambda: words.to(device))
         tokens = cuda.sample(
             logits, parameters, parameters.adjustments(mask), on_device.counts, mask
         )
@@ -86,7 +86,7 @@ def test_nothing_is_compiled_after_warm_up(
     drawn = [{}, {"temperature": 1.0}, {"top_p": 0.9, "temperature": 0.7}]
     penalised = [{}, {"presence_penalty": 1.0}]
     biased = [{}, {"bias": {3: 1.0}}, {"bias": {3: 1.0, 7: 2.0, 8: 1.0}}]
-    masks = [None, TokenMask(np.zeros(1, np.int32), words)]
+    masks = [None, TokenMask(np.zeros(1, np.int32), lambda: words)]
     for one, two, three, mask in product(drawn, penalised, biased, masks):
         given: dict[str, Any] = {**one, **two, **three}
         for count in range(1, 6):
