@@ -48,10 +48,15 @@ async def create_chat_completion(request: Request, body: ChatRequest, model: Mod
 
 
 async def chat_plan(
-    body: ChatRequest, request: Request, model: Model, *, most_tokens: int | None = None
+    body: ChatRequest,
+    request: Request,
+    model: Model,
+    *,
+    most_tokens: int | None = None,
+    most_reasoning: int | None = None,
 ) -> GenerationPlan:
-    """The request, checked, its prompt rendered, for `most_tokens` by default. Raises
-    RefusalError."""
+    """The request, checked, its prompt rendered, by default for `most_tokens`, of which
+    `most_reasoning` are reasoning if the model reasons. Raises RefusalError."""
     newer, older = body.max_completion_tokens, body.max_tokens
     tools = requested_tools(body)
     plan = generation_plan(
@@ -66,15 +71,19 @@ async def chat_plan(
     )
     # Rendered last: a template takes its time.
     try:
-        text = await chat_prompt(request, model, body.messages, _options(body, tools))
+        text = await chat_prompt(request, model, body.messages, chat_options(body, tools))
     except RefusalError as error:
         raise renamed(error, "tools", tools.field if tools else "tools") from None
     plan = msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
+    form = model.chat.found.form
     budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
-    return with_turn(plan, model.chat.found.form, text, tools, budget)
+    if budget is None and form is not None and form.reasoning is not None:
+        budget = most_reasoning
+    return with_turn(plan, form, text, tools, budget)
 
 
-def _options(body: ChatRequest, tools: RequestedTools | None) -> ChatOptions:
+def chat_options(body: ChatRequest, tools: RequestedTools | None) -> ChatOptions:
+    """What the template gets beside the messages."""
     variables = {**(body.chat_template_kwargs or {})}
     if body.reasoning_effort == "none":
         variables = {"enable_thinking": False, "thinking": False, **variables}

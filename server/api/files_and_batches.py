@@ -135,7 +135,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A file with the purpose `batch`."""
     endpoint: BatchEndpoint
     """That of all lines: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`,
-    `/v1/embeddings`, `/v1/rerank` or `/v1/decisions`."""
+    `/v1/messages`, `/v1/embeddings`, `/v1/rerank` or `/v1/decisions`."""
     completion_window: Literal["24h"]
     """`24h`: what is not answered by then gets the error `batch_expired`."""
     metadata: (
@@ -215,7 +215,7 @@ class BatchList(ObjectList[BatchObject], frozen=True, kw_only=True):
 
 _BESIDE_FILE = 2 << 20
 """More than a form has beside its file, in bytes."""
-_WINDOW_SECONDS = 24 * 3600
+WINDOW_SECONDS = 24 * 3600
 FileId = Annotated[str, "The file's id."]
 BatchId = Annotated[str, "The batch's id."]
 
@@ -226,7 +226,7 @@ async def create_file(request: Request) -> FileObject:
     stored, limits = stored_of(request), service_of(request).limits
     file_id = new_id("file")
     path = stored.state.files.path(file_id)
-    async with _upload(stored, path, limits) as upload:
+    async with uploading(stored, path, limits) as upload:
         upload.check(length_of(request, 0) - _BESIDE_FILE)
         form = Form(request, "file", upload)
         await form.read(limits.max_file_size)
@@ -252,14 +252,14 @@ async def list_files(request: Request, query: FileListQuery) -> FileList:
 async def get_file(request: Request, file: FileId) -> FileObject:
     """Name, size and purpose of a file."""
     state, owner = stored_of(request)
-    return _file_object(_known("file", file, await in_state(state.files.get, file, owner)))
+    return _file_object(found_by("file", file, await in_state(state.files.get, file, owner)))
 
 
 @answers(Endpoint("GET", "/v1/files/{file}/content", "OpenAI", order=75))
 async def get_content(request: Request, file: FileId) -> FileResponse:
     """The contents of a file."""
     state, owner = stored_of(request)
-    found = _known("file", file, await in_state(state.files.get, file, owner))
+    found = found_by("file", file, await in_state(state.files.get, file, owner))
     path = state.files.path(file)
     if not await in_state(path.is_file):
         raise RefusalError("gone", f"the contents of {quoted(file)} are gone", "file")
@@ -270,11 +270,11 @@ async def get_content(request: Request, file: FileId) -> FileResponse:
 async def delete_file(request: Request, file: FileId) -> DeletedFile:
     """Delete a file. A batch that reads it goes on, but not after a restart of the daemon."""
     state, owner = stored_of(request)
-    _known("file", file, await in_state(state.files.delete, file, owner) or None)
+    found_by("file", file, await in_state(state.files.delete, file, owner) or None)
     return DeletedFile(id=file)
 
 
-def _known(kind: str, item_id: str, item: Item | None) -> Item:
+def found_by(kind: str, item_id: str, item: Item | None) -> Item:
     """The item that has been found. Raises RefusalError if there is none."""
     if item is None:
         raise RefusalError("not_found", f"there is no {kind} {quoted(item_id)}", kind)
@@ -282,7 +282,7 @@ def _known(kind: str, item_id: str, item: Item | None) -> Item:
 
 
 @asynccontextmanager
-async def _upload(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
+async def uploading(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
     """Receive the contents of a file, and discard them if the block fails. Raises RefusalError."""
     with storing():
         used = await asyncio.to_thread(stored.state.used_bytes, stored.owner)
@@ -342,7 +342,7 @@ async def create_batch(request: Request, body: BatchRequest) -> BatchObject:
         metadata=msgspec.json.encode(body.metadata).decode(),
         output_seconds=None if kept is None else kept.seconds,
         created_at=now,
-        expires_at=now + _WINDOW_SECONDS,
+        expires_at=now + WINDOW_SECONDS,
     )
     await in_state(state.batches.add, batch)
     return _batch_object(batch)
@@ -361,14 +361,16 @@ async def list_batches(request: Request, query: BatchListQuery) -> BatchList:
 async def get_batch(request: Request, batch: BatchId) -> BatchObject:
     """How far a batch is."""
     state, owner = stored_of(request)
-    return _batch_object(_known("batch", batch, await in_state(state.batches.get, batch, owner)))
+    return _batch_object(found_by("batch", batch, await in_state(state.batches.get, batch, owner)))
 
 
 @answers(Endpoint("POST", "/v1/batches/{batch}/cancel", "OpenAI", order=84))
 async def cancel_batch(request: Request, batch: BatchId) -> BatchObject:
     """End a batch: what is done of it will be in its files. One that is over stays as it is."""
     state, owner = stored_of(request)
-    return _batch_object(_known("batch", batch, await in_state(state.batches.cancel, batch, owner)))
+    return _batch_object(
+        found_by("batch", batch, await in_state(state.batches.cancel, batch, owner))
+    )
 
 
 def _batch_object(batch: StoredBatch) -> BatchObject:

@@ -11,8 +11,10 @@ from starlette.staticfiles import StaticFiles
 
 from engine_core.refusal import RefusalError
 from server import __version__
+from server.api.anthropic_models import ModelInfo, ModelPage, model_info, model_page
 from server.api.declaration import answers
 from server.errors import quoted
+from server.http.anthropic_errors import is_anthropics
 from server.http.gate import SlashRedirect
 from server.schemas.common import Health, ModelCard, ModelList, Version
 from server.schemas.status import Home, Status
@@ -24,9 +26,11 @@ _MODEL = {"model": "Any name of the model, percent-encoded or not."}
 
 
 @answers(Endpoint("GET", "/v1/models", "OpenAI", order=220))
-async def list_models(request: Request) -> ModelList:
+async def list_models(request: Request) -> ModelList | ModelPage:
     """The models of this daemon, each under all its names, in the order of its configuration."""
     registry = service_of(request).registry
+    if is_anthropics(request.scope):
+        return model_page(registry)
     return ModelList(
         data=[_card(registry, model, name) for model in registry.models for name in model.names]
     )
@@ -34,7 +38,7 @@ async def list_models(request: Request) -> ModelList:
 
 @answers(
     Endpoint("GET", "/v1/models/{model:path}", "OpenAI", order=230),
-    operation(ModelCard, path=_MODEL),
+    operation(ModelCard | ModelInfo, path=_MODEL),
 )
 async def get_model(request: Request) -> Response:
     """One model of this daemon. Its id may hold slashes, percent-encoded or not."""
@@ -43,7 +47,8 @@ async def get_model(request: Request) -> Response:
     if not name or name.endswith("/"):
         # As it is done for paths that no pattern matches.
         return SlashRedirect(request.scope)
-    return json_answer(_card(registry, registry.named(name), name))
+    shape = model_info if is_anthropics(request.scope) else _card
+    return json_answer(shape(registry, registry.named(name), name))
 
 
 def _card(registry: Registry, model: Model, name: str) -> ModelCard:

@@ -104,19 +104,26 @@ async def detokenize(request: Request, body: DetokenizeRequest, model: Model) ->
 async def create_tokens(request: Request, body: TokenizeRequest, model: Model) -> Tokens:
     """The token ids of a text, or of the prompt that a chat template makes of messages."""
     text, special = await _text(request, model, body)
+    tokens = await tokens_of(request, model, text, special=special)
+    strings: list[str] | UnsetType = UNSET
+    if body.return_token_strs:
+        entry = model.tokenizer.token_bytes.entry
+        strings = await in_thread(lambda: [*map(entry, tokens)])
+    return Tokens(
+        count=len(tokens),
+        max_model_len=model.max_model_len,
+        tokens=tokens,
+        token_strs=strings,
+    )
+
+
+async def tokens_of(request: Request, model: Model, text: str, *, special: bool) -> list[int]:
+    """The ids of a text. Raises RefusalError `overloaded`."""
     with tokenizing(request, [text]):
         (sliced,) = await all_slices(model.tokenizer, [text])
-        with_texts = bool(body.return_token_strs)
         return await in_thread(
-            lambda: _tokens(model, sliced, special=special, with_texts=with_texts)
+            lambda: with_special_tokens(model.tokenizer, sliced, special=special).ids
         )
-
-
-async def prompt_tokens(request: Request, model: Model, text: str) -> list[int]:
-    """The tokens of a prompt that a chat template has written. Raises RefusalError `overloaded`."""
-    with tokenizing(request, [text]):
-        (sliced,) = await all_slices(model.tokenizer, [text])
-        return with_special_tokens(model.tokenizer, sliced, special=False).ids
 
 
 @contextmanager
@@ -126,16 +133,6 @@ def tokenizing(request: Request, texts: list[str]) -> Generator[None]:
     with service.in_flight, service.ledger.account(key, "texts to tokenize") as account:
         account.hold(sum(len(text.encode()) for text in texts))
         yield
-
-
-def _tokens(model: Model, sliced: SlicedText, *, special: bool, with_texts: bool) -> Tokens:
-    tokens = with_special_tokens(model.tokenizer, sliced, special=special).ids
-    return Tokens(
-        count=len(tokens),
-        max_model_len=model.max_model_len,
-        tokens=tokens,
-        token_strs=[*map(model.tokenizer.token_bytes.entry, tokens)] if with_texts else UNSET,
-    )
 
 
 async def _text(request: Request, model: Model, body: TokenizeRequest) -> tuple[str, bool]:

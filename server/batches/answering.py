@@ -9,6 +9,7 @@ from engine_core.refusal import RefusalError
 from server.batches.results import JobStoppedError, Sharing
 from server.errors import ERRORS, ErrorBody, ErrorDetail, error_body
 from server.event_loop import first_error
+from server.http.anthropic_errors import AnthropicErrorBody
 
 
 class Room:
@@ -143,5 +144,11 @@ def error_of(answer: Answer) -> ErrorDetail:
     try:
         return msgspec.json.decode(answer.body, type=ErrorBody).error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        error = msgspec.json.decode(answer.body, type=AnthropicErrorBody).error
+        code = error.details["error_code"]
+        return ErrorDetail(error.message, error.type, error.details.get("param"), code)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
         text = answer.body[:200].decode(errors="replace")
         return ErrorDetail(f"status {answer.status}: {text}", "", None, NOT_OURS)

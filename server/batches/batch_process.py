@@ -27,19 +27,19 @@ from server.batches.result_log import InputError, JobFileError, NoRoomError
 from server.batches.results import JobStoppedError
 from server.batches.state.database import StateFolderError
 from server.batches.state.state_folder import StateFolder
-from server.batches.state.stored_batches import BatchError, Status, StoredBatch
+from server.batches.state.stored_batches import EXPIRED, BatchError, Status, StoredBatch
 from server.batches.state.stored_files import StoredFile
 from server.event_loop import keep_beating, lasting_task
 from server.observe.processes import BatchState
 from server.settings.api_keys import ClientKeys
-from server.settings.settings import ServerConfig, unattended
+from server.settings.settings import ServerConfig, State, unattended
 from workers.contract.process import exit_with_parent, open_log
 
 _log = logging.getLogger("penstock")
 
 _POLL_S = 0.2
 _EXPIRY_S = 60.0
-_EXPIRED = LineError("batch_expired", "the batch's time was over before this line was answered")
+_EXPIRED = LineError(EXPIRED, "the batch's time was over before this line was answered")
 _MOST_ROOM = 16 << 20
 """The most bytes that a batch waits for."""
 RETRY_S = 5.0
@@ -88,7 +88,10 @@ async def run_batches(config: ServerConfig) -> None:
     state = await _opened(Path(config.state.folder), config.state.token, health)
     # Uploads have been authorized. Lines need no key, and are in no metrics, logs or traces.
     try:
-        async with engine_backend(unattended(config, config.models), _SHARE) as backend:
+        settings = msgspec.structs.replace(
+            unattended(config, config.models), state=State(secret=config.state.secret)
+        )
+        async with engine_backend(settings, _SHARE) as backend:
             keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
             await BatchRunner(
                 state,

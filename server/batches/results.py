@@ -76,7 +76,7 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """The counts of an answer, by the names of completions or by those of decisions."""
+    """The counts of an answer, by the names of completions, of decisions or of messages."""
 
     prompt_tokens: int = 0
     input_tokens: int = 0
@@ -84,6 +84,7 @@ class _Usage(msgspec.Struct):
     output_tokens: int = 0
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int = 0
 
 
 class _Answered(msgspec.Struct):
@@ -134,9 +135,10 @@ class Summary(msgspec.Struct, kw_only=True):
         with suppress(msgspec.ValidationError):
             usage = msgspec.json.decode(body, type=_Answered).usage or _Usage()
             details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
-            self.prompt_tokens += usage.prompt_tokens or usage.input_tokens
+            beside = usage.cache_read_input_tokens
+            self.prompt_tokens += (usage.prompt_tokens or usage.input_tokens) + beside
             self.output_tokens += usage.completion_tokens or usage.output_tokens
-            self.saved_tokens += details.cached_tokens
+            self.saved_tokens += details.cached_tokens + beside
 
     def __str__(self) -> str:
         earlier = f", {self.earlier:,} of them earlier" if self.earlier else ""

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import resource
-import secrets
 import socket
 import sys
 from collections.abc import Generator, Sequence
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from server.batches.state.database import StateFolderError
+from server.batches.state.secret import new_secret
 from server.batches.state.state_folder import NoStateFolderError, StateLock
 from server.daemon.credentials import Credentials
 from server.daemon.parts import (
@@ -160,7 +160,7 @@ def build_config(
     decided: dict[str, Any] = {
         "port": port,
         "api_keys": credentials.api_keys,
-        "cache_secret": secrets.token_hex(32),
+        "cache_secret": new_secret(),
         "tls": credentials.tls,
         "models": build_served_models(settings, names, folder, cluster),
     }
@@ -185,7 +185,7 @@ def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
     """The state folder that the setting names, by default the user's, locked for this daemon. What
     one of `keys` stored before it had a name becomes its name's."""
     if setting == NO_STATE:
-        yield State(fault=_SWITCHED_OFF, switched_off=True)
+        yield State(fault=_SWITCHED_OFF, switched_off=True, secret=new_secret())
         return
     folder = Path(setting).expanduser().absolute() if setting else state_folder()
     try:
@@ -196,10 +196,10 @@ def held_state(setting: str | None, keys: Sequence[APIKey]) -> Generator[State]:
         level = logging.WARNING if is_missed else logging.INFO
         message = "%s; no files and batches: --state-dir names another folder, or none"
         _log.log(level, message, error)
-        yield State(fault=_UNUSABLE)
+        yield State(fault=_UNUSABLE, secret=new_secret())
         return
     try:
-        yield State(folder=str(folder), token=lock.token)
+        yield State(folder=str(folder), token=lock.token, secret=lock.secret)
     finally:
         lock.release()
 

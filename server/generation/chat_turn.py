@@ -44,9 +44,10 @@ class CallIds:
     def call(self, begin: CallBegin, choice: int, arguments: str) -> CalledTool:
         """A call of the choice of this number, as far as it is known."""
         function = CalledFunction(name=begin.name, arguments=arguments)
-        return CalledTool(id=self._id(begin, choice), type="function", function=function)
+        return CalledTool(id=self.id(begin, choice), type="function", function=function)
 
-    def _id(self, begin: CallBegin, choice: int) -> str:
+    def id(self, begin: CallBegin, choice: int) -> str:
+        """The id of a call of the choice of this number."""
         if self._form == "functions.name:index":
             return f"functions.{begin.name}:{begin.id or begin.number}"
         # A number alone would come again in the next turn.

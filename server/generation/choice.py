@@ -160,8 +160,8 @@ class Choice:
         self._scores_sent = 0
 
     @property
-    def met_stop_string(self) -> bool:
-        """True if a stop string of the request has ended it."""
+    def stop_string(self) -> str:
+        """The stop string of the request that has ended it, empty if none has."""
         return self._stops.found
 
     @property

@@ -12,6 +12,7 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
+from starlette.types import Scope
 
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
@@ -219,6 +220,9 @@ async def generate(
 class AnswerForm(ABC):
     """One answer in the form of an API, with the fields that its request selects."""
 
+    last: bytes = DONE
+    """The event that ends each stream."""
+
     @abstractmethod
     async def whole(self, pieces: Sequence[TextPiece], generation: Generation) -> Struct:
         """The answer from one piece for each choice."""
@@ -235,9 +239,9 @@ class AnswerForm(ABC):
     async def end(self, generation: Generation) -> bytes:
         """The events after the last text."""
 
-    def failure(self, error: RefusalError) -> bytes:
+    def failure(self, error: RefusalError, scope: Scope) -> bytes:
         """The events after an error on the way."""
-        return error_event(error)
+        return error_event(error, scope)
 
 
 class TextForm(AnswerForm):
@@ -304,7 +308,7 @@ async def answer(
     """The answer once it has ended, or as a stream. Raises RefusalError as `generate` does."""
     generating = generate(request, model, plan)
     if stream:
-        return await EventStream.begin(_events(generating, form), form.failure)
+        return await EventStream.begin(_events(generating, form), form.last, form.failure)
     async with generating as generation:
         pieces = await generation.final_pieces()
         async with generation.encoding():
@@ -325,4 +329,4 @@ async def _events(
             if events := await form.events(pieces, generation):
                 yield events
         end = await form.end(generation)
-    yield end + DONE
+    yield end + form.last

@@ -17,7 +17,7 @@ class StopStrings:
         self._states = [0] * len(stops)
         self._included = included
         self._held = ""
-        self.found = False
+        self.found = ""  # the one that ends the text
 
     def push(self, added: str, *, may_end: bool = True) -> str:
         """The text that is now certain to come before any stop string. Without `may_end`, a stop
@@ -26,10 +26,10 @@ class StopStrings:
             return added
         text = self._held + added
         for end, char in enumerate(added, start=len(self._held) + 1):
-            if (matched := self._advance(char)) and may_end:
-                self.found = True
+            if (stop := self._advance(char)) and may_end:
+                self.found = stop
                 self._held = ""
-                return text[: end if self._included else end - matched]
+                return text[: end if self._included else end - len(stop)]
         keep = 0 if self._included else max(self._states, default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -40,19 +40,19 @@ class StopStrings:
         self._states = [0] * len(self._stops)
         return held
 
-    def _advance(self, char: str) -> int:
-        """Take one character. Returns the length of the longest stop string completed, or 0."""
-        matched = 0
+    def _advance(self, char: str) -> str:
+        """Take one character. Returns the longest stop string that it completes, if any."""
+        found = ""
         for index, (stop, links) in enumerate(self._stops):
             state = self._states[index]
             while state and stop[state] != char:
                 state = links[state - 1]
             state += stop[state] == char
             if state == len(stop):
-                matched = max(matched, state)
+                found = max(found, stop, key=len)
                 state = links[state - 1]
             self._states[index] = state
-        return matched
+        return found
 
 
 @functools.lru_cache(maxsize=256)

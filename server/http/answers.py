@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL, error_body, error_headers
+from server.http.anthropic_errors import anthropic_error, is_anthropics
 from server.http.body import CancelOnDisconnect, ClientLeftError, has_come
 from server.observe.request_record import RequestRecord
 
@@ -19,12 +20,15 @@ _OF_BODIES = frozenset(
 )
 """Where these are refused while the body is on its way, the rest of it is not read."""
 
+_LENGTH = "content-length"
+
 _log = logging.getLogger(__name__)
 
 
 class ErrorAnswer(Response):
-    """The answer to `error`. `status` and `body` override those of OpenAI's API. A failure of the
-    server's own (500) is logged when it is sent, with its `cause`."""
+    """The answer to `error`. `status` and `body` override those of OpenAI's API, which Anthropic's
+    clients get in its shape. A failure of the server's own (500) is logged when it is sent, with
+    its `cause`."""
 
     def __init__(
         self,
@@ -42,13 +46,18 @@ class ErrorAnswer(Response):
             media_type="application/json",
         )
         self._error = error.copy()  # the collector comes after hundreds of requests
-        self._cause = cause
+        self._cause, self._has_body = cause, body is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_error(scope, self._error, self._cause)
         if self._error.code in _OF_BODIES and not has_come(scope):
             self.headers["connection"] = "close"
-        await super().__call__(scope, receive, send)
+        answer = super().__call__
+        if not self._has_body and is_anthropics(scope):
+            headers = {name: text for name, text in self.headers.items() if name != _LENGTH}
+            headers["request-id"] = scope["record"].request_id  # as its SDKs read it
+            answer = Response(anthropic_error(self._error, scope), self.status_code, headers)
+        await answer(scope, receive, send)
 
 
 def note_error(scope: Scope, error: RefusalError, cause: Exception | None = None) -> None:
@@ -76,35 +85,46 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def error_event(error: RefusalError) -> bytes:
+def named_event(name: str, data: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\n" + event(data)
+
+
+def error_event(error: RefusalError, scope: Scope) -> bytes:
+    if is_anthropics(scope):
+        return named_event("error", anthropic_error(error, scope))
     return event(error_body(error))
 
 
-Failure = Callable[[RefusalError], bytes]
+Failure = Callable[[RefusalError, Scope], bytes]
 """Makes the last events of a stream that fails."""
 
 
 class EventStream(Response):
     """The answer 200 with a body of events, the last of which tell of an error on the way.
 
-    Each item of `events` is written at once: one or more whole events. The last event is DONE.
+    Each item of `events` is written at once: one or more whole events. The last event is `last`.
     `events` is closed whatever happens: a client that leaves cancels it where it waits.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes], failure: Failure) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        last: bytes = DONE,
+        failure: Failure = error_event,
+    ) -> None:
         """`failure` makes the last events after an error."""
         super().__init__(
             headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8"
         )
-        del self.headers["content-length"]
-        self._events, self._failure = events, failure
+        del self.headers[_LENGTH]
+        self._events, self._end, self._failure = events, last, failure
 
     @classmethod
-    async def begin(cls, events: AsyncGenerator[bytes], failure: Failure) -> Self:
+    async def begin(cls, events: AsyncGenerator[bytes], last: bytes, failure: Failure) -> Self:
         """Run `events` up to its first item, which is not sent. Until then a failure can still be
         answered with a status of its own. Raises whatever `events` raises."""
         await anext(events)
-        return cls(events, failure)
+        return cls(events, last, failure)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events) as events:
@@ -118,13 +138,15 @@ class EventStream(Response):
                 )
                 try:
                     async for data in events:
-                        await send(_body(data, more=not data.endswith(DONE)))
+                        await send(_body(data, more=not data.endswith(self._end)))
                 except RefusalError as error:
-                    note_error(scope, error)
-                    await send(_body(self._failure(error), more=False))
+                    await send(self._failed(scope, error))
                 except Exception as error:
-                    note_error(scope, INTERNAL, error)
-                    await send(_body(self._failure(INTERNAL), more=False))
+                    await send(self._failed(scope, INTERNAL, error))
+
+    def _failed(self, scope: Scope, error: RefusalError, cause: Exception | None = None) -> Message:
+        note_error(scope, error, cause)
+        return _body(self._failure(error, scope), more=False)
 
 
 def _body(data: bytes, *, more: bool) -> Message:

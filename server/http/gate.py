@@ -189,7 +189,8 @@ class Gate:
 
     def _has_key(self, headers: dict[bytes, bytes], record: RequestRecord) -> bool:
         """Whether the request has a key. Notes whose it is."""
-        client = self._service.keys.find(headers.get(b"authorization", b""))
+        given = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+        client = self._service.keys.find(given)
         if client is not None:
             record.client = client
         return client is not None

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 Treatment = Literal["obeyed", "accepted", "refused"]
 Source = Literal[
-    "OpenAI", "vLLM", "SGLang", "TGI", "llama.cpp", "TEI", "NIM", "Cohere", "Jina", "Voyage",
-    "DeepSeek", "Qwen", "HF", "LiteLLM", "penstock",
+    "OpenAI", "Anthropic", "vLLM", "SGLang", "TGI", "llama.cpp", "TEI", "NIM", "Cohere", "Jina",
+    "Voyage", "DeepSeek", "Qwen", "HF", "LiteLLM", "penstock",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from workers.contract.config import ExecutionConfig, Task
 
 Handler = Callable[[Request], Awaitable[Response]]
 Method = Literal["GET", "POST", "DELETE"]
-Tag = Literal["OpenAI", "Cohere", "Jina, vLLM", "TEI", "Operations"]
+Tag = Literal["OpenAI", "Anthropic", "Cohere", "Jina, vLLM", "TEI", "Operations"]
 """The groups of the documentation, in its order: whose clients call an endpoint so."""
 
 REF: Final = "#/components/schemas/{name}"

@@ -32,7 +32,6 @@ from server.service.decoding_turns import DecodingTurns
 from server.service.endpoint import Endpoint
 from server.service.label_tokens import LabelTokens
 from server.service.ledger import Ledger
-from server.service.signed_text import SignedText
 from server.service.token_text import TokenText
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import Limits, ServedModel, ServerConfig
@@ -219,8 +218,6 @@ class Service:
         self.state = None
         if config.state.folder is not None:
             self.state = StateFolder(Path(config.state.folder), config.state.token)
-        secret = bytes.fromhex(config.cache_secret)
-        self.signed = SignedText(secret if self.state is None else self.state.secret())
         self.in_flight = InFlight(self.metrics.set_in_flight)
         self.ledger = Ledger(self.limits.max_unread_size)
         self.decoding = DecodingTurns()

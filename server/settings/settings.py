@@ -508,10 +508,12 @@ _TRACES_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of what clients store, whose database is marked with `token`.
 
-    Without one, `fault` says why.
+    Without one, `fault` says why. The `secret`, which without a folder is of this start, signs what
+    clients keep and send back.
     """
 
     folder: str | None = None
+    secret: str = ""
     token: int = 0
     fault: str = ""
     switched_off: bool = False

@@ -13,7 +13,7 @@ from server.generation.choice import Choice, TextPiece
 from server.generation.generation import AnswerForm, Generation
 from server.generation.plan import GenerationPlan
 from server.generation.scores import ScoredToken
-from server.http.answers import event
+from server.http.answers import named_event
 from server.schemas.chat import CalledFunction, CalledTool
 from server.schemas.common import CompletionUsage, FinishReason
 from server.service.service import Model
@@ -268,9 +268,7 @@ class CohereForm(AnswerForm):
     def _finish(self, choice: Choice) -> CohereFinish:
         if self._has_called and choice.finish_reason == "stop":
             return "TOOL_CALL"
-        return (
-            "STOP_SEQUENCE" if choice.met_stop_string else _FINISH[choice.finish_reason or "stop"]
-        )
+        return "STOP_SEQUENCE" if choice.stop_string else _FINISH[choice.finish_reason or "stop"]
 
     def _item(self, text: str, tokens: Sequence[ScoredToken]) -> LogprobItem:
         return LogprobItem(
@@ -287,7 +285,7 @@ def _of_call(kind: CohereEventType, number: int, call: CalledTool) -> CohereChat
 
 def _event(data: CohereChatEvent) -> bytes:
     """With its type also as the name of the event."""
-    return b"event: " + data.type.encode() + b"\n" + event(_encode(data))
+    return named_event(data.type, _encode(data))
 
 
 def _usage(usage: CompletionUsage) -> CohereUsage:

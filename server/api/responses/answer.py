@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
+from starlette.types import Scope
 
 from engine_core.refusal import RefusalError
 from server.api.responses.objects import (
@@ -27,7 +28,7 @@ from server.generation.choice import TextPiece
 from server.generation.generation import AnswerForm, Generation
 from server.generation.plan import GenerationPlan
 from server.generation.token_logprobs import TokenLogprobs
-from server.http.answers import event
+from server.http.answers import named_event
 from server.schemas.common import CompletionUsage, FinishReason
 from server.schemas.sampling import PlainText
 from server.service.service import Model
@@ -82,7 +83,7 @@ class ResponseForm(AnswerForm):
             "response.completed" if self._answer.completed_at else "response.incomplete"
         )
 
-    def failure(self, error: RefusalError) -> bytes:
+    def failure(self, error: RefusalError, scope: Scope) -> bytes:
         failed = ResponseFailure(code=error.code, message=error.message)
         self._answer = replace(
             self._answer, status="failed", error=failed, output=self._writer.items
@@ -176,8 +177,7 @@ def _events_of(piece: TextPiece) -> Sequence[Event]:
 
 
 def _event(data: ResponseEvent) -> bytes:
-    """With its type also as the name of the event."""
-    return b"event: " + data.type.encode() + b"\n" + event(_encode(data))
+    return named_event(data.type, _encode(data))
 
 
 def _usage(usage: CompletionUsage) -> ResponseUsage:

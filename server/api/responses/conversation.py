@@ -9,10 +9,10 @@ import msgspec
 from server.api.responses.requests import ItemPart, ResponseItem
 from server.api.responses.tools import ToolName
 from server.errors import quoted
+from server.generation.signed_reasoning import SignedReasoning
 from server.schemas.chat import ChatMessage, ContentPart, FunctionCall, ToolCall
 from server.schemas.common import invalid
 from server.schemas.decisions import TextPart
-from server.service.signed_text import SignedText
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _SYSTEM = ("system", "developer")
@@ -48,11 +48,11 @@ class ItemMessages:
     What an assistant thought, said and called in one turn is one message. So are the system's
     messages at the beginning, the instructions first: many templates take no second one.
 
-    `paths` are the request's fields for those of the messages, `left_out` those of reasoning that
-    is not `signed` here.
+    `paths` are the request's fields for those of the messages, `left_out` the first of those of
+    reasoning that is not `signed` here.
     """
 
-    def __init__(self, instructions: str | None, signed: SignedText) -> None:
+    def __init__(self, instructions: str | None, signed: SignedReasoning) -> None:
         self._signed = signed
         self.left_out: list[str] = []
         self.paths = {"messages": "input"}
@@ -95,10 +95,11 @@ class ItemMessages:
 
     def _reasoning(self, item: ResponseItem, path: str) -> list[str]:
         if item.encrypted_content is not None:
-            text = self._signed.text_of(item.encrypted_content)
+            text = self._signed.opened(item.encrypted_content)
             if text is not None:
                 return [text]
-            self.left_out.append(f"{path}.encrypted_content")
+            # One of them says enough of a whole conversation with another server.
+            self.left_out = self.left_out or [f"{path}.encrypted_content"]
         parts = _parts(item.content or item.summary or (), f"{path}.content")
         return [part.text or "" for part in parts]
 

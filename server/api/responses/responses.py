@@ -1,6 +1,5 @@
 """`/v1/responses`: the next items of a conversation."""
 
-import logging
 from typing import NamedTuple
 
 from fastapi import Request, Response
@@ -22,8 +21,9 @@ from server.api.responses.requests import (
 )
 from server.api.responses.stored import items_before, keeper
 from server.api.responses.tools import OfferedTools
-from server.api.tokenize import prompt_tokens
+from server.api.tokenize import tokens_of
 from server.generation.generation import answer
+from server.generation.signed_reasoning import SignedReasoning
 from server.schemas.chat import ChatRequest
 from server.schemas.common import in_own_words, invalid, own_path
 from server.schemas.sampling import JsonObject, JsonSchema, NamedSchema, PlainText, ResponseFormat
@@ -37,7 +37,6 @@ _PATHS = {
     "response_format.json_schema": "text.format",
 }
 _ENCRYPTED = "reasoning.encrypted_content"
-_log = logging.getLogger("penstock")
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -50,7 +49,7 @@ async def create_response(request: Request, body: ResponsesRequest, model: Model
     service, record = service_of(request), record_of(request)
     keep = await keeper(request, body)
     asked = await asked_of_chat(request, body)
-    sign = service.signed.sign if _ENCRYPTED in (body.include or ()) else None
+    sign = SignedReasoning.of(request).seal if _ENCRYPTED in (body.include or ()) else None
     try:
         plan = await chat_plan(asked.request, request, model, most_tokens=body.max_output_tokens)
         answer_id = service.new_id("resp").replace("-", "_")
@@ -76,7 +75,7 @@ async def count_input_tokens(
     except RefusalError as error:
         raise in_own_words(chat_error(error, asked.request), asked.paths) from None
     (text,) = plan.prompts.texts
-    return InputTokens(input_tokens=len(await prompt_tokens(request, model, text)))
+    return InputTokens(input_tokens=len(await tokens_of(request, model, text, special=False)))
 
 
 class AskedOfChat(NamedTuple):
@@ -92,16 +91,11 @@ class AskedOfChat(NamedTuple):
 async def asked_of_chat(request: Request, body: ResponsePrompt) -> AskedOfChat:
     """What a request asks of a chat. Raises RefusalError, naming the field."""
     tools = OfferedTools(body)
-    items = ItemMessages(body.instructions, service_of(request).signed)
+    items = ItemMessages(body.instructions, SignedReasoning.of(request))
     if body.previous_response_id is not None:
         before = await items_before(request, body.previous_response_id)
         await items.add(before, "previous_response_id")
     await items.add(body.input, "input")
-    if items.left_out:
-        _log.warning(
-            "request %s: %s, for one, is not signed here: its reasoning is left out",
-            *(record_of(request).request_id, items.left_out[0]),
-        )
     asked = ChatRequest(
         messages=await items.messages(),
         response_format=_format(body.text or TextOptions()),

@@ -42,8 +42,6 @@ CREATE TABLE responses (
 ) STRICT;
 CREATE INDEX responses_of_owner ON responses (owner);
 CREATE INDEX responses_by_end ON responses (is_deleted, expires_at);
-CREATE TABLE secret (value BLOB NOT NULL) STRICT;
-INSERT INTO secret VALUES (randomblob(32));
 """,
 )
 """What each version of the database adds to the one before."""

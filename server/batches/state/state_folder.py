@@ -11,6 +11,7 @@ from pathlib import Path
 
 from server.batches.state.database import Change, Database, StateFolderError, prepare
 from server.batches.state.disk import RESERVE
+from server.batches.state.secret import KEPT_IN, kept_secret
 from server.batches.state.stored_batches import OVER, StoredBatches
 from server.batches.state.stored_files import StoredFiles
 from server.batches.state.stored_responses import StoredResponses
@@ -33,18 +34,12 @@ class StateFolder:
         self.batches = StoredBatches(self.database)
         self.responses = StoredResponses(self.database)
 
-    def secret(self) -> bytes:
-        """The secret with which the folder's daemons sign. Blocks, and raises as `Database`'s
-        methods do."""
-        ((secret,),) = self.database.rows("SELECT value FROM secret")
-        return secret
-
     def used_bytes(self, owner: str) -> int:
-        """The size of all that the owner stores. Blocks, and raises as `secret`."""
+        """The size of all that the owner stores. Blocks, and raises as `Database`'s methods do."""
         return self.files.used_bytes(owner) + self.responses.used_bytes(owner)
 
     def drop_expired(self) -> None:
-        """Delete what has expired. Blocks, and raises OSError or as `secret`."""
+        """Delete what has expired. Blocks, and raises OSError or as `used_bytes`."""
         self.files.drop_expired()
         self.responses.drop_expired()
 
@@ -79,7 +74,7 @@ class NoStateFolderError(StateFolderError):
 
 class StateLock:
     """Holds the folder for one daemon while its process lives. The daemon's processes open the
-    database with `token`."""
+    database with `token`. The `secret` is the folder's."""
 
     def __init__(self, folder: Path, owners: Iterable[tuple[str, str]] = ()) -> None:
         """Make and tidy the folder, for this user only. In each pair of `owners` the first one's
@@ -96,6 +91,7 @@ class StateLock:
             except OSError:
                 raise StateFolderError(f"{folder} is another daemon's, which runs") from None
             try:
+                self.secret = kept_secret(folder)
                 self.token = prepare(folder / DATABASE, is_new=_is_new(folder))
                 # Kept open, so that other processes need no room on a full disk to begin.
                 state = StateFolder(folder, self.token)
@@ -125,7 +121,8 @@ def _make_private(folder: Path) -> None:
         each.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
     if folder.stat().st_mode & stat.S_ISVTX:
         raise StateFolderError(f"{folder} is for all users: name one for the daemon alone")
-    ours = (*folder.glob(f"{DATABASE}*"), *folder.glob("lock"), *folder.glob(RESERVE))
+    names = (f"{DATABASE}*", "lock", RESERVE, KEPT_IN)
+    ours = [file for name in names for file in folder.glob(name)]
     # What another user made, such as a volume of a container, stays as it is.
     with suppress(PermissionError):
         for file in (*ours, *folders[1].iterdir(), *folders[2].iterdir()):

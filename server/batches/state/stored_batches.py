@@ -13,6 +13,7 @@ BatchEndpoint = Literal[
     "/v1/completions",
     "/v1/chat/completions",
     "/v1/responses",
+    "/v1/messages",
     "/v1/embeddings",
     "/v1/rerank",
     "/v1/decisions",
@@ -29,6 +30,8 @@ Status = Literal[
     "cancelled",
 ]
 OVER = ("failed", "completed", "expired", "cancelled")
+EXPIRED = "batch_expired"
+"""The code of a line's error that was not answered in time."""
 _OPEN = f"status NOT IN {OVER}"
 
 
@@ -96,9 +99,16 @@ class StoredBatches:
         """A batch of this owner."""
         return self._found("id = ? AND owner = ?", batch_id, owner)
 
-    def list(self, owner: str, page: Page) -> list[StoredBatch]:
-        """Find a page of the owner's batches, and one more. Raises UnknownItemError."""
-        return [_batch(row) for row in page.rows(self._database, "batches", owner)]
+    def list(self, owner: str, page: Page, endpoint: str | None = None) -> list[StoredBatch]:
+        """Find a page of the owner's batches, for one `endpoint` or for all, and one more. Raises
+        UnknownItemError."""
+        also, values = ("TRUE", []) if endpoint is None else ("endpoint = ?", [endpoint])
+        rows = page.rows(self._database, "batches", owner, also, *values)
+        return [_batch(row) for row in rows]
+
+    def delete(self, batch_id: str) -> None:
+        """Delete a batch that is over. Its files stay."""
+        self._database.free(Change("DELETE FROM batches WHERE id = ?", (batch_id,)))
 
     def next_open(self) -> StoredBatch | None:
         """The oldest batch that is not over."""

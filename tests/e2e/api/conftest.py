@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from server.batches.state.secret import KEPT_IN
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Daemon, running
 from tests.e2e.full_daemon import KEY, with_tokenizer, write_sparse_embedder
@@ -26,6 +27,8 @@ TEMPLATE = """\
 {% endfor %}
 {% endfor %}{% if add_generation_prompt %}assistant   >{% if enable_thinking %}<think>{% endif %}\
 {% endif %}"""
+SECRET = "5e" * 32
+"""The secret in the daemon's state folder."""
 PROMPTS = {"prompts": {"query": "query: ", "passage": "passage: "}}
 
 
@@ -40,8 +43,11 @@ def options_daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon
     entries[-1]["task"] = "rerank"
     file = tmp_path_factory.mktemp("options") / "penstock.yaml"
     file.write_text(yaml.safe_dump({"models": entries, "priority_range": "-1:1"}))
-    state = ("--state-dir", str(file.parent / "state"))
-    with running("--config", str(file), "--api-key", KEY, *state) as daemon:
+    state = file.parent / "state"
+    state.mkdir()
+    (state / KEPT_IN).write_text(SECRET)
+    arguments = ("--config", str(file), "--api-key", KEY, "--state-dir", str(state))
+    with running(*arguments) as daemon:
         yield daemon
 
 

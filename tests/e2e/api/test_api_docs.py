@@ -64,7 +64,7 @@ def keys(value: Any) -> Any:
 def stream_keys(text: str) -> set[str]:
     """The kinds of events of a whole stream."""
     *events, last = [line.removeprefix("data: ") for line in text.splitlines() if "data:" in line]
-    assert last == "[DONE]"
+    assert last in ("[DONE]", '{"type":"message_stop"}')
     return {json.dumps(keys(json.loads(event)), sort_keys=True) for event in events}
 
 

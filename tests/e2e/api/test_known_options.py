@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from server.daemon.application import all_endpoints
+from server.generation.signed_reasoning import SignedReasoning
 from server.http.openapi import structs_of
 from server.schemas.known_options import Treatment, known_options
+from tests.e2e.api.conftest import SECRET
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import HEADERS
 from tests.server.schemas.option_examples import entry_for, examples_of
@@ -19,6 +21,8 @@ from tests.server.schemas.option_examples import entry_for, examples_of
 JSON = dict[str, Any]
 TABLE = known_options()
 STRUCTS = structs_of(all_endpoints())
+SIGNED = SignedReasoning(SECRET).seal("Hm.", whole=False)
+SEALED = SignedReasoning(SECRET).seal("Hm.")
 LONG = " ".join(f"{number} sheep sleep under the old oak tree," for number in range(40))
 
 GENERATION: JSON = {"model": "writer", "max_tokens": 8, "temperature": 0}
@@ -37,7 +41,8 @@ TEAMS: list[JSON] = [{"value": "billing", "description": "money"}, {"value": "de
 TEAM: JSON = {"type": "choice", "instructions": "Which team?", "choices": TEAMS}
 BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
-    **dict.fromkeys(("/v1/chat/completions", "/v2/chat"), CHAT),
+    **dict.fromkeys(("/v1/chat/completions", "/v2/chat", "/v1/messages"), CHAT),
+    "/v1/messages/count_tokens": {"model": "writer", "messages": CHAT["messages"]},
     "/v1/responses": {
         "model": "writer", "input": "Hello", "max_output_tokens": 8, "temperature": 0,
     },
@@ -55,6 +60,7 @@ BASES: dict[str, JSON] = {
     "/v1/batches": {
         "input_file_id": "FILE", "endpoint": "/v1/completions", "completion_window": "24h",
     },
+    "/v1/messages/batches": {"requests": [{"custom_id": "a", "params": {}}]},
     "/tokenize": {"model": "writer", "prompt": "The function returns"},
     "/detokenize": {"model": "writer", "tokens": [394, 424]},
     "/decode": {"ids": [[101, 2054, 102]]},
@@ -76,8 +82,9 @@ _OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|completed_at|expires_at)":
 
 
 class Client:
-    """Sends requests, in which LONG, FILE and RESPONSE stand for a long text, a file and a stored
-    response."""
+    """Sends requests, in which LONG, FILE and RESPONSE stand for a long text, a file for batches
+    and a stored response, SIGNED and SEALED for signatures of reasoning without its text and
+    with it."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
@@ -91,6 +98,7 @@ class Client:
     def post(self, endpoint: str, body: JSON) -> httpx.Response:
         text = json.dumps(body).replace('"LONG"', json.dumps(LONG)).replace("FILE", self._file)
         text = text.replace("RESPONSE", self._response)
+        text = text.replace("SIGNED", SIGNED).replace("SEALED", SEALED)
         return self._client.post(endpoint, content=text)
 
     def answer(self, endpoint: str, body: JSON) -> object:
@@ -180,7 +188,7 @@ def told(response: httpx.Response) -> object:
         return _OF_ONE_ANSWER.sub("", response.text)
     lines = response.text.splitlines()
     *events, done = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-    assert done == "[DONE]"
+    assert done in ("[DONE]", '{"type":"message_stop"}')
     chunks = [json.loads(event) for event in events]
     usages = [chunk.get("usage", "absent") for chunk in chunks]
     text = "".join(_TEXT.findall(response.text))

@@ -27,7 +27,8 @@ AGENTS = ClientSuites(
 @pytest.fixture(scope="module")
 def scripted_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = write_scripted_model(tmp_path_factory.mktemp("scripted"), SCRIPTS)
-    with running(*guarded_arguments({"scripted,gpt-4o": folder})) as daemon:
+    state = ("--state-dir", str(tmp_path_factory.mktemp("state")))
+    with running(*guarded_arguments({"scripted,gpt-4o": folder}), *state) as daemon:
         yield daemon
 
 

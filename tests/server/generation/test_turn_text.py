@@ -76,7 +76,7 @@ def test_a_stop_string_ends_text_but_no_reasoning_and_no_call(
     row = Row(tokenizer, turn_plan(stops=("END",)))
     pieces = row.pieces(text + END)
     assert told(*pieces)[0] == expected
-    assert row.choice.met_stop_string == ended
+    assert row.choice.stop_string == ("END" if ended else "")
     calls = text.count("<tool_call>")
     assert len(told(*pieces)[2]) == calls
     assert pieces[-1].finish_reason == "stop"

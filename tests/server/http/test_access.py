@@ -29,7 +29,9 @@ def authorized(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-@pytest.mark.parametrize("headers", [{}, authorized("wrong"), {"Authorization": "one"}])
+@pytest.mark.parametrize(
+    "headers", [{}, authorized("wrong"), {"Authorization": "one"}, {"x-api-key": "wrong"}]
+)
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/version", "/docs", "/openapi.json", "/nothing", "/health/"]
 )
@@ -42,6 +44,19 @@ def test_without_a_key_nothing_is_answered(guarded: Deployment, path: str, heade
         if method != "HEAD":
             error = answer.json()["error"]
             assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+
+
+@pytest.mark.parametrize("headers", [authorized("one"), {"x-api-key": "two"}])
+def test_a_key_may_come_in_either_header(guarded: Deployment, headers) -> None:
+    assert guarded.http.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_who_speaks_as_anthropics_clients_is_refused_so(guarded: Deployment) -> None:
+    for path, headers in (("/v1/messages", {}), ("/v1/models", {"anthropic-version": "a"})):
+        answer = guarded.http.get(path, headers=headers)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.json()["error"]["type"] == "authentication_error"
+        assert answer.json()["request_id"] == answer.headers["request-id"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/metrics"])

@@ -51,7 +51,10 @@ async def test_the_rest_of_a_body_that_is_refused_is_not_read(code, has_come, cl
         sent.append(message)
 
     record = RequestRecord(request_id="", started=0.0)
-    scope = {"type": "http", "record": record, "state": {"body_has_come": True} if has_come else {}}
+    scope = {
+        "type": "http", "path": "/v1/files", "headers": [], "record": record,
+        "state": {"body_has_come": True} if has_come else {},
+    }  # fmt: skip
     await ErrorAnswer(RefusalError(code, "no"))(scope, nothing, send)
     assert ((b"connection", b"close") in sent[0]["headers"]) == closes
     assert record.error == code

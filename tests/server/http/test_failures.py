@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from engine_core.messages import Failed
 from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import files_and_batches, ops
+from server.api.messages import batches
 from server.api.responses import stored
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
@@ -39,6 +41,7 @@ REFUSED_BY_ENGINE = {
     "/v1/chat/completions": {"messages": HELLO},
     "/v2/chat": {"messages": HELLO},
     "/v1/responses": {"input": "a"},
+    "/v1/messages": {"messages": HELLO, "max_tokens": 3},
     "/v1/decisions": {"input": "a", "questions": [{"type": "predicate", "instructions": "a"}]},
     "/v1/systemone": {"state": "a", "questions": {"q": {"type": "noul"}}},
     "/v1/embeddings": {"input": "a"},
@@ -61,6 +64,7 @@ REFUSED_BY_ENGINE = {
 }
 BROKEN_INSIDE = {
     ("POST", "/tokenize"): (SlicedText, "take"),
+    ("POST", "/v1/messages/count_tokens"): (SlicedText, "take"),
     ("POST", "/detokenize"): (Tokenizer, "decode"),
     **dict.fromkeys(
         [
@@ -79,6 +83,14 @@ BROKEN_INSIDE = {
         (stored, "stored_of"),
     ),
     ("POST", "/v1/responses/input_tokens"): (SlicedText, "take"),
+    **dict.fromkeys(
+        [
+            (each.method, each.path)
+            for each in all_endpoints()
+            if each.path.startswith("/v1/messages/batches")
+        ],
+        (batches, "stored_of"),
+    ),
     ("POST", "/decode"): (Tokenizer, "decode"),
     ("GET", "/info"): (Registry, "find"),
     ("GET", "/v1/models"): (ops, "_card"),
@@ -92,10 +104,17 @@ BROKEN_INSIDE = {
 BODIES = {
     "/v1/responses/input_tokens": {"input": "a", "model": "generate"},
     "/tokenize": {"prompt": "a", "model": "generate"},
+    "/v1/messages/count_tokens": {"messages": HELLO},
     "/detokenize": {"tokens": [5], "model": "generate"},
     "/decode": {"ids": [5]},
     "/v1/batches": batch_of("a"),
+    "/v1/messages/batches": {"requests": [{"custom_id": "a", "params": {}}]},
 }
+
+
+def code_of(error: dict[str, Any]) -> str:
+    """Anthropic's shape has it among the details."""
+    return error["details"]["error_code"] if "details" in error else error["code"]
 
 
 def broken(*_: object, **__: object) -> object:
@@ -150,14 +169,14 @@ async def test_a_handler_that_breaks(
     url = path.replace("{model}", "embed")
     response = await http.request(method, url, json=BODIES.get(path))
     assert response.status_code == 500
-    assert response.json()["error"]["code"] == "internal_error"
+    assert code_of(response.json()["error"]) == "internal_error"
     assert response.headers["x-request-id"] == "mine"
     reason = "internal_error: ZeroDivisionError('the divisor')"
     assert failures(caplog) == [f"request mine failed: {method} {url}: {reason}"]
     assert "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages"])
 async def test_a_stream_that_breaks_has_an_event_that_says_so(
     http: httpx.AsyncClient, caplog, monkeypatch, script: Script, path: str
 ) -> None:
@@ -166,7 +185,7 @@ async def test_a_stream_that_breaks_has_an_event_that_says_so(
     response = await http.post(path, json={**REFUSED_BY_ENGINE[path], "stream": True})
     assert response.status_code == 200
     last = json.loads(response.text.strip().rpartition("data: ")[2])
-    assert last["error"]["code"] == "row_failed"
+    assert code_of(last["error"]) == "row_failed"
     assert failures(caplog) == [f"request mine failed: POST {path}: row_failed: no finite result"]
 
 

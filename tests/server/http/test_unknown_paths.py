@@ -19,8 +19,6 @@ NOTHING = "nothing here does what this endpoint of"
         ("GET", "/api/tags", "use GET /v1/models in place of this endpoint of Ollama"),
         ("POST", "/api/embed", "use POST /v1/embeddings in place of this endpoint of Ollama"),
         ("DELETE", "/api/delete", f"{NOTHING} Ollama does"),
-        ("POST", "/v1/messages", f"use {CHAT} in place of this endpoint of Anthropic"),
-        ("POST", "/v1/messages/count_tokens", "use POST /tokenize"),
         ("POST", "/v1/audio/speech", f"{NOTHING} OpenAI does"),
         ("GET", "/v1/fine_tuning/jobs", f"{NOTHING} OpenAI does"),
         ("GET", "/v1/realtime", f"{NOTHING} OpenAI does"),

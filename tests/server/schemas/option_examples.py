@@ -39,7 +39,20 @@ def examples_of(request: str) -> dict[str, OptionExample]:
 
 
 def entry_for(entries: list[Any], path: str) -> int:
-    """The first entry of a list with the field that a dotted path leads through; else the first."""
-    name, _, _ = path.partition(".")
-    has = (isinstance(each, dict) and name in each for each in entries)
-    return next((number for number, it_has in enumerate(has) if it_has), 0)
+    """The first entry of a list with something at a dotted path, else with an object to put it
+    in, else the first."""
+    above = path.rpartition(".")[0]
+    ways = [
+        number for way in (path, above) for number, each in enumerate(entries) if has(each, way)
+    ]
+    return next(iter(ways), 0)
+
+
+def has(value: Any, path: str) -> bool:
+    """Whether there is something at a dotted path, through lists; with no path, an object."""
+    if isinstance(value, list):
+        return any(has(each, path) for each in value)
+    name, _, rest = path.partition(".")
+    if not isinstance(value, dict) or not name:
+        return isinstance(value, dict)
+    return name in value and (not rest or has(value[name], rest))
