@@ -6,13 +6,12 @@ from typing import TypeVar
 
 import msgspec
 
-from server.api.responses.requests import ItemPart, ResponseItem
+from server.api.responses.requests import ItemPart, OutputPart, ResponseItem
 from server.api.responses.tools import ToolName
 from server.errors import quoted
 from server.generation.signed_reasoning import SignedReasoning
 from server.schemas.chat import ChatMessage, ContentPart, FunctionCall, ToolCall
 from server.schemas.common import invalid
-from server.schemas.decisions import TextPart
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _SYSTEM = ("system", "developer")
@@ -164,7 +163,7 @@ def _part(text: str) -> ContentPart:
     return ContentPart(type="text", text=text)
 
 
-def _parts(content: str | Sequence[TextPart], path: str) -> Iterator[ContentPart]:
+def _parts(content: str | Sequence[OutputPart], path: str) -> Iterator[ContentPart]:
     """Yield the parts as texts. Raises RefusalError for a part that is none."""
     if isinstance(content, str):
         yield _part(content)

@@ -256,7 +256,7 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The field of the request that is at fault, or null."""
 
 
-class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
+class InputTokenCount(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `/v1/responses/input_tokens`."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"

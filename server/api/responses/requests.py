@@ -7,14 +7,24 @@ from msgspec import Meta
 
 from server.schemas.chat import FunctionName
 from server.schemas.common import Count, Int64
-from server.schemas.decisions import TextPart
 from server.schemas.sampling import Penalty, PlainText
 
 
 # `gc=False`: what comes from JSON has no cycles, and an input may have very many of these.
-class ItemPart(TextPart, frozen=True, kw_only=True, gc=False):
-    """A part of an item's content: `input_text`, `output_text` or `reasoning_text` with a `text`,
-    or `refusal`."""
+class OutputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A part of a call's output or of a summary."""
+
+    type: str
+    """`input_text`, `output_text`, `text`, `reasoning_text` or `summary_text`; of a message's
+    content also `refusal`."""
+    text: str | None = None
+    """The text, but of a part of type `refusal`."""
+    prompt_cache_breakpoint: dict[str, Any] | None = None
+    """Ignored: prefixes are cached without it."""
+
+
+class ItemPart(OutputPart, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A part of an item's content."""
 
     refusal: str | None = None
     """The text of a part of type `refusal`."""
@@ -45,9 +55,9 @@ class ResponseItem(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
     """Of a `function_call`: a JSON object in a string."""
     input: str | None = None
     """Of a `custom_tool_call`: the text that the tool gets."""
-    output: str | list[TextPart] | None = None
+    output: str | list[OutputPart] | None = None
     """The result of a call: a text, or parts of text."""
-    summary: list[TextPart] | None = None
+    summary: list[OutputPart] | None = None
     """Read as the reasoning if there is no other `content`."""
     encrypted_content: str | None = None
     """Reasoning as an earlier answer has it by `include`, read before `content`. One that another

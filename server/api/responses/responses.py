@@ -10,7 +10,7 @@ from server.api.chat import chat_error, chat_plan
 from server.api.declaration import answers
 from server.api.responses.answer import ResponseForm
 from server.api.responses.conversation import ItemMessages
-from server.api.responses.objects import InputTokens, ResponseEvent, ResponseObject
+from server.api.responses.objects import InputTokenCount, ResponseEvent, ResponseObject
 from server.api.responses.requests import (
     InputTokensRequest,
     ResponsePrompt,
@@ -67,7 +67,7 @@ async def create_response(request: Request, body: ResponsesRequest, model: Model
 )
 async def count_input_tokens(
     request: Request, body: InputTokensRequest, model: Model
-) -> InputTokens:
+) -> InputTokenCount:
     """The number of tokens of the prompt that a request of `/v1/responses` makes."""
     asked = await asked_of_chat(request, body)
     try:
@@ -75,7 +75,7 @@ async def count_input_tokens(
     except RefusalError as error:
         raise in_own_words(chat_error(error, asked.request), asked.paths) from None
     (text,) = plan.prompts.texts
-    return InputTokens(input_tokens=len(await tokens_of(request, model, text, special=False)))
+    return InputTokenCount(input_tokens=len(await tokens_of(request, model, text, special=False)))
 
 
 class AskedOfChat(NamedTuple):

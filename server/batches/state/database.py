@@ -36,11 +36,11 @@ CREATE INDEX batches_of_owner ON batches (owner, created_at, id);
 """,
     """
 CREATE TABLE responses (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, parent TEXT, input TEXT NOT NULL,
-    answer TEXT NOT NULL, bytes INTEGER NOT NULL, created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL, is_deleted INTEGER NOT NULL
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, parent TEXT, bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, is_deleted INTEGER NOT NULL,
+    input TEXT NOT NULL, answer TEXT NOT NULL
 ) STRICT;
-CREATE INDEX responses_of_owner ON responses (owner);
+CREATE INDEX responses_of_owner ON responses (owner, bytes);
 CREATE INDEX responses_by_end ON responses (is_deleted, expires_at);
 """,
 )

@@ -35,12 +35,12 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     owner: str
     parent: str | None
-    input: str
-    answer: str
     bytes: int
     created_at: int
     expires_at: int
     is_deleted: int = 0
+    input: str
+    answer: str
 
 
 class StoredResponses:

@@ -249,18 +249,37 @@ def test_what_an_answer_repeats(deployment, say):
     assert (answer["reasoning"]["effort"], answer["reasoning"]["summary"]) == ("low", "auto")
 
 
-def test_signed_reasoning_comes_back(deployment, say):
-    """The signed text counts, not the text beside it. One that is not ours is left out."""
+def signed(deployment: Deployment, say: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Signed reasoning without its text, and the message behind it."""
     say(PLAIN)
-    answer = ask(deployment, include=["reasoning.encrypted_content"])
-    reasoning, message = answer["output"]
-    assert reasoning["encrypted_content"]
-    bare = {**reasoning, "content": None}
-    asked = {"model": "writer", "input": [bare, message, {"role": "user", "content": "Go on."}]}
-    assert "x-penstock-ignored" not in deployment.post(PATH, asked).headers
-    forged = [{**bare, "encrypted_content": "A" + bare["encrypted_content"][1:]}, message]
-    response = deployment.post(PATH, {"model": "writer", "input": forged})
-    assert response.headers["x-penstock-ignored"] == "input[0].encrypted_content"
+    reasoning, message = ask(deployment, include=["reasoning.encrypted_content"])["output"]
+    deployment.engines["writer"].received.clear()
+    return {**reasoning, "content": None}, message
+
+
+@pytest.mark.parametrize("beside", [None, [{"type": "reasoning_text", "text": "Other."}]])
+def test_signed_reasoning_reaches_the_prompt(deployment, say, beside):
+    """The signed text counts, not the text beside it."""
+    reasoning, message = signed(deployment, say)
+    items = [reasoning | {"content": beside}, message, {"role": "user", "content": "Go on."}]
+    response = deployment.post(PATH, {"model": "writer", "input": items})
+    assert "x-penstock-ignored" not in response.headers
+    assert "<think>\nHm.\n</think>\n\nNo." in prompt_of(deployment)
+    assert "Other." not in prompt_of(deployment)
+
+
+def test_reasoning_that_is_not_ours_is_left_out(deployment, say):
+    """One warning says it of a whole conversation."""
+    reasoning, message = signed(deployment, say)
+    begin = "B" if reasoning["encrypted_content"][0] == "A" else "A"
+    forged = {**reasoning, "encrypted_content": begin + reasoning["encrypted_content"][1:]}
+    foreign = {**reasoning, "encrypted_content": "gAAAAABo\u00e4"}
+    question = {"role": "user", "content": "Go on."}
+    items = [question, forged, message, question, foreign, message, question]
+    response = deployment.post(PATH, {"model": "writer", "input": items})
+    assert response.headers["x-penstock-ignored"] == "input[1].encrypted_content"
+    assert "No." in prompt_of(deployment)
+    assert "Hm." not in prompt_of(deployment)
 
 
 def test_input_tokens_are_those_of_the_prompt(deployment, say):
