@@ -128,8 +128,12 @@ def _too_large(field: str, size: int, most: int) -> RefusalError:
 
 
 def _schema(text: str, field: str) -> dict[str, Any]:
-    """The schema of arguments. Raises RefusalError for one that is of no object."""
-    schema = msgspec.json.decode(text, type=dict[str, Any])
+    """The schema of arguments. Raises RefusalError for one that is of no object, or has a number
+    beyond all floats."""
+    try:
+        schema = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.ValidationError as error:
+        raise invalid(field, str(error).partition(" - at")[0].lower()) from None
     kind: Any = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise invalid(f"{field}.type", "expected 'object': arguments are written as one")

@@ -52,11 +52,11 @@ class ErrorAnswer(Response):
         note_error(scope, self._error, self._cause)
         if self._error.code in _OF_BODIES and not has_come(scope):
             self.headers["connection"] = "close"
-        answer = super().__call__
-        if not self._has_body and is_anthropics(scope):
-            headers = {name: text for name, text in self.headers.items() if name != _LENGTH}
-            headers["request-id"] = scope["record"].request_id  # as its SDKs read it
-            answer = Response(anthropic_error(self._error, scope), self.status_code, headers)
+        if self._has_body or not is_anthropics(scope):
+            await super().__call__(scope, receive, send)
+            return
+        headers = {name: text for name, text in self.headers.items() if name != _LENGTH}
+        answer = Response(anthropic_error(self._error, scope), self.status_code, headers)
         await answer(scope, receive, send)
 
 

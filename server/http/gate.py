@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine_core.refusal import RefusalError
 from server.errors import ERRORS, INTERNAL
 from server.http.answers import ErrorAnswer, note_error
+from server.http.anthropic_errors import is_anthropics
 from server.http.body import ClientLeftError
 from server.observe.access_log import AccessLog
 from server.observe.request_record import CLIENT_LEFT, RequestRecord
@@ -140,7 +141,7 @@ class Gate:
             nonlocal complete
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message["headers"], *_own_headers(record)]
+                message["headers"] = [*message["headers"], *_own_headers(scope, record)]
             else:
                 complete = not message.get("more_body", False)
             await send(message)
@@ -196,8 +197,10 @@ class Gate:
         return client is not None
 
 
-def _own_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
+def _own_headers(scope: Scope, record: RequestRecord) -> list[tuple[bytes, bytes]]:
     headers = [(b"x-request-id", record.request_id.encode())]
+    if is_anthropics(scope):
+        headers.append((b"request-id", record.request_id.encode()))  # as its SDKs read it
     if record.ignored:
         headers.append((b"x-penstock-ignored", ",".join(record.ignored).encode()))
     return headers

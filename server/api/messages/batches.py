@@ -30,7 +30,6 @@ from server.service.stored import in_state, page_of, stored_of
 _ENDPOINT = "/v1/messages"
 _KEPT_SECONDS = 29 * 24 * 3600
 _AT_ONCE = 1 << 16
-_STATUSES: dict[str, Literal["canceling"]] = {"cancelling": "canceling"}
 
 
 class BatchedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -334,12 +333,13 @@ def _gathered(lines: Iterable[_ResultLine]) -> Iterator[bytes]:
 
 def _shown(batch: StoredBatch) -> MessageBatch:
     is_over = batch.status in OVER
+    open_status = "canceling" if batch.status == "cancelling" else "in_progress"
     left = batch.total - batch.completed - batch.failed
     ends = (batch.completed_at, batch.failed_at, batch.expired_at, batch.cancelled_at)
     failed = left if batch.status == "failed" else 0
     return MessageBatch(
         id=batch.id,
-        processing_status="ended" if is_over else _STATUSES.get(batch.status, "in_progress"),
+        processing_status="ended" if is_over else open_status,
         request_counts=MessageCounts(
             processing=0 if is_over else left,
             succeeded=batch.completed,

@@ -58,7 +58,6 @@ async def create_message(request: Request, body: MessagesRequest, model: Model) 
         raise asked.error(error) from None
     record = record_of(request)
     record.ignored = (*asked.left_out, *map(asked.field, record.ignored))
-    response.headers["request-id"] = record.request_id  # as its SDKs read it
     return response
 
 

@@ -1,5 +1,6 @@
 """Tools in chats: what the template gets, what the engine is told, what is refused by name."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -212,6 +213,16 @@ def test_a_tool_or_choice_at_fault_is_named(deployment, fields, param):
     assert refused["param"] == param
     assert refused["message"].startswith(param)
     assert not any(engine.received for engine in deployment.engines.values())
+
+
+@pytest.mark.parametrize("number", ["1e999", "9" * 5000])
+def test_a_number_beyond_all_floats_is_at_fault(deployment, number):
+    """The template gets the schemas of tools as values."""
+    body = json.dumps({"model": "caller", "messages": HELLO, "tools": [tool("f", parameters={})]})
+    body = body.replace('"parameters": {}', f'"parameters": {{"maximum": {number}}}')
+    response = deployment.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "tools[0].function.parameters"
 
 
 def test_many_large_tools_within_the_bounds_are_taken(deployment):

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine_core.messages import Failed
 from tests.server.chat_client import HELLO, say_little
 from tests.server.chat_templates import LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
@@ -195,9 +196,11 @@ def test_how_an_answer_ends(answered, say, fields, reason, sequence) -> None:
     assert (body["stop_reason"], body["stop_sequence"]) == (reason, sequence)
 
 
-def test_no_tokens_are_asked_for_to_warm_the_cache(deployment) -> None:
-    ask(deployment, max_tokens=0)
+def test_no_tokens_are_asked_for_to_warm_the_cache(answered, deployment) -> None:
+    deployment.reset(tokens=[])
+    body = answered(max_tokens=0)
     assert deployment.job("writer").params.max_tokens == 0
+    assert (body["content"], body["stop_reason"]) == ([], "max_tokens")
 
 
 def test_the_engine_is_told_what_was_asked(deployment) -> None:
@@ -376,11 +379,37 @@ def test_who_names_the_version_gets_this_shape_everywhere(deployment, path, stat
     assert (response.status_code, body["type"], body["error"]["type"]) == (status, "error", kind)
 
 
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ("prompt", "messages"),
+        ("messages[1].tool_calls[0].function.arguments", "messages[1]"),
+        ("messages[2].tool_call_id", "messages[2].content[0].tool_use_id"),
+        ("messages[3]", "messages[2]"),
+        ("tools[0].function.parameters.properties", "tools[1].input_schema.properties"),
+        ("response_format.json_schema.schema", "output_config.format.schema"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_refuses_is_named(deployment, said, field, stream) -> None:
+    refusal = Failed(0, "context_length_exceeded", f"{said} has 9 tokens", said)
+    deployment.engines["writer"].script.refusal = refusal
+    call = {"type": "tool_use", "id": "c", "name": "get", "input": {}}
+    messages = [
+        *HELLO, {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c"}, {"type": "text", "text": "And?"}]},
+    ]  # fmt: skip
+    fields = {"messages": messages, "tools": [SEARCH, TOOL], "stream": stream}
+    assert refused(deployment, **fields) == ("invalid_request_error", field)
+
+
 def test_headers_and_queries_of_betas_are_taken(deployment) -> None:
     headers = {"anthropic-beta": "context-1m-2025-08-07", "anthropic-version": "2023-06-01"}
-    response = deployment.http.post(f"{PATH}?beta=true", json=body_of(), headers=headers)
-    assert response.status_code == 200
-    assert response.headers["request-id"] == response.headers["x-request-id"]
+    for path in (PATH, f"{PATH}/count_tokens"):
+        response = deployment.http.post(f"{path}?beta=true", json=body_of(), headers=headers)
+        assert response.status_code == 200
+        assert response.headers["request-id"] == response.headers["x-request-id"]
 
 
 def test_the_tokens_of_a_prompt_are_those_that_its_answer_counts(deployment, say) -> None:
