@@ -51,10 +51,10 @@ def confirm_rows(
         request.unresolved -= 1
         if request.status is ended or request.read or request.rewound:
             continue
-        if _refuses(request, token, outbox):
+        matcher = request.matcher
+        if (token < 0 or matcher is not None) and _refuses(request, token, outbox):
             yield request
             continue
-        matcher = request.matcher
         finish = _advance(request, token, kv)
         if matcher is not None and matcher.complete and finish != "stop":
             # No end token was sampled, so the last token is text: it is sent before the end.
