@@ -34,8 +34,8 @@ from server.schemas.sampling import PlainText
 from server.service.service import Model
 from server.turns.turn_parser import Event, TextDelta
 
-Keep = Callable[[ResponseObject], Awaitable[None]]
-"""Stores an answer. Raises RefusalError."""
+Keep = Callable[[ResponseObject], Awaitable[bool]]
+"""Stores an answer. Returns whether it could. Raises RefusalError if it had to be."""
 
 _encode = msgspec.json.Encoder().encode
 _CUT: Mapping[FinishReason, Literal["max_output_tokens", "timeout"]] = {
@@ -121,9 +121,9 @@ class ResponseForm(AnswerForm):
             output=self._writer.items,
             usage=_usage(generation.usage()),
         )
-        if self._keep is not None:
-            await self._keep(answer)
-        return answer
+        if self._keep is None or await self._keep(answer):
+            return answer
+        return replace(answer, store=False)
 
     def _lifecycle(self, kind: EventType) -> bytes:
         return _event(self._writer.event(kind, response=self._answer))

@@ -52,9 +52,9 @@ class ResponseItem(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
     namespace: str | None = None
     """Name of the namespace that has the tool."""
     arguments: str | None = None
-    """Of a `function_call`: a JSON object in a string."""
+    """A `function_call`'s: a JSON object in a string."""
     input: str | None = None
-    """Of a `custom_tool_call`: the text that the tool gets."""
+    """A `custom_tool_call`'s: the text that the tool gets."""
     output: str | list[OutputPart] | None = None
     """The result of a call: a text, or parts of text."""
     summary: list[OutputPart] | None = None

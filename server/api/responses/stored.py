@@ -1,6 +1,9 @@
 """Stored responses: what is kept of an answer, and the endpoints that show it."""
 
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
@@ -35,10 +38,12 @@ class _Output(msgspec.Struct, frozen=True):
 
 async def items_before(request: Request, response_id: str) -> list[ResponseItem]:
     """The conversation up to a stored response. Raises RefusalError if there is none."""
-    state, owner = stored_of(request)
-    line = await in_state(state.responses.line, response_id, owner)
+    field = "previous_response_id"
+    with _naming(field):
+        state, owner = stored_of(request)
+        line = await in_state(state.responses.line, response_id, owner)
     if not line:
-        raise invalid("previous_response_id", f"there is no response {quoted(response_id)}")
+        raise invalid(field, f"there is no response {quoted(response_id)}")
     items: list[ResponseItem] = []
     for each in line:
         items += msgspec.json.decode(each.input, type=list[ResponseItem])
@@ -50,16 +55,20 @@ async def keeper(request: Request, body: ResponsesRequest) -> Keep | None:
     """Stores the answer to a request, which asks for it or leaves it to the server. Raises
     RefusalError where one that asks cannot be stored."""
     service = service_of(request)
-    if body.store is False or (body.store is None and service.state is None):
+    if body.store is False:
         return None
-    state, owner = stored_of(request)
-    if await in_state(state.used_bytes, owner) >= service.limits.max_stored_size:
-        if not body.store:
-            return None
-        message = "store: nothing is left of what you may store; delete responses or files"
-        raise RefusalError("quota_exceeded", message, "store")
+    try:
+        with _naming("store"):
+            state, owner = stored_of(request)
+            if await in_state(state.used_bytes, owner) >= service.limits.max_stored_size:
+                message = "nothing is left of what you may store; delete responses or files"
+                raise RefusalError("quota_exceeded", message)
+    except RefusalError:
+        if body.store:
+            raise
+        return None
 
-    async def keep(answer: ResponseObject) -> None:
+    async def keep(answer: ResponseObject) -> bool:
         given = msgspec.json.encode(_items(body, answer.id)).decode()
         written = msgspec.json.encode(answer).decode()
         stored = StoredResponse(
@@ -72,9 +81,25 @@ async def keeper(request: Request, body: ResponsesRequest) -> Keep | None:
             created_at=answer.created_at,
             expires_at=int(time.time()) + _KEPT_SECONDS,
         )
-        await in_state(state.responses.add, stored)
+        try:
+            with _naming("store"):
+                await in_state(state.responses.add, stored)
+        except RefusalError:
+            if body.store:
+                raise
+            return False
+        return True
 
     return keep
+
+
+@contextmanager
+def _naming(field: str) -> Generator[None]:
+    """A block whose failures are the `field`'s. Raises RefusalError."""
+    try:
+        yield
+    except RefusalError as error:
+        raise replace(error, message=f"{field}: {error.message}", param=field) from None
 
 
 def _items(body: ResponsesRequest, answer_id: str) -> list[dict[str, Any]]:

@@ -295,7 +295,9 @@ def test_input_tokens_are_those_of_the_prompt(deployment, say):
 @pytest.mark.parametrize("fields", [{"store": True}, {"previous_response_id": "r"}])
 def test_nothing_is_stored_without_a_state_folder(deployment, fields):
     response = deployment.post(PATH, {"model": "writer", "input": "Hello"} | fields)
-    assert response.json()["error"]["code"] == "state_unavailable"
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (501, "state_unavailable")
+    assert [error["param"]] == [*fields]
 
 
 def test_a_stream_that_fails(deployment):

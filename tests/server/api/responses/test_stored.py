@@ -121,3 +121,15 @@ def test_a_full_store_is_no_error_unless_it_has_to_be_stored(deployment, say):
     assert ask(deployment)["store"], "the other key has its own"
     deployment.http.headers.update(MINE)
     assert ask(deployment, previous_response_id=ids[0], store=False)
+
+
+def test_a_lost_database_is_no_error_unless_it_has_to_be_stored(deployment, say, state):
+    say(PLAIN)
+    database = Path(state.folder) / "penstock.db"
+    elsewhere = database.rename(database.with_name("elsewhere"))
+    try:
+        assert not ask(deployment)["store"]
+        refused = deployment.post(PATH, {"model": "writer", "input": "Hello", "store": True})
+    finally:
+        elsewhere.rename(database)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (501, "store")
