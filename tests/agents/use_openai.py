@@ -149,8 +149,8 @@ def test_a_response_of_a_type(client, daemon):
 
 
 def test_the_tokens_of_a_response(client, daemon):
-    counted = client.responses.input_tokens.count(model=daemon.model, input="Hello")
-    asked = {"model": daemon.model, "max_output_tokens": 1, "input": "Hello"}
+    counted = client.responses.input_tokens.count(model=daemon.model, input=question())
+    asked = {"model": daemon.model, "max_output_tokens": 1, "input": question()}
     answered = client.responses.create(**asked)
     assert counted.input_tokens == answered.usage.input_tokens
     assert answered.incomplete_details.reason == "max_output_tokens"

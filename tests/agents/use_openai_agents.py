@@ -1,4 +1,4 @@
-"""openai-agents: an agent with a tool, and one that hands over to it, by the Responses API."""
+"""openai-agents: an agent with a tool, by the Responses API."""
 
 import asyncio
 
@@ -14,8 +14,9 @@ from openai import AsyncOpenAI
 from scripts import ANSWER, question
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def client(daemon):
+    """One for each test: its connections are of one event loop."""
     set_tracing_disabled(disabled=True)
     client = AsyncOpenAI(base_url=daemon.v1, api_key=daemon.key, max_retries=0)
     set_default_openai_client(client, use_for_tracing=False)
