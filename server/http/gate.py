@@ -217,7 +217,10 @@ def _note_unanswered(scope: Scope, record: RequestRecord) -> None:
 
 
 _UNAUTHORIZED = ErrorAnswer(
-    RefusalError("invalid_api_key", "this server needs an API key: `Authorization: Bearer KEY`")
+    RefusalError(
+        "invalid_api_key",
+        "this server needs an API key: `Authorization: Bearer KEY`, or `x-api-key: KEY`",
+    )
 )
 
 

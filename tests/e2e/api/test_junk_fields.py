@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.api.messages.requests import MessagesRequest
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
 from tests.e2e.api.test_known_options import STRUCTS, TABLE, base_of
@@ -49,6 +50,19 @@ TOOLS = [
     {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c", "output": [{**TEXT}]},
 ]
+BLOCKS = [
+    {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "a", "signature": "b"}, {**TEXT, "type": "text"},
+        {"type": "redacted_thinking", "data": "a"},
+        {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}]},
+    {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "c", "content": [{**TEXT, "type": "text"}]}]},
+]  # fmt: skip
+CONVERSATION: JSON = {
+    "system": [{**TEXT, "type": "text"}], "messages": BLOCKS, "tool_choice": {"type": "auto"},
+    "tools": [{"name": "f", "input_schema": {"type": "object"}}], "thinking": {"type": "adaptive"},
+    "output_config": {"effort": "low"},
+}  # fmt: skip
 QUESTIONS = [
     {"type": "predicate", "instructions": [{**TEXT}], "name": "a"},
     {"type": "choice", "instructions": "a", "choices": [{"value": True}, {"value": "a"}]},
@@ -57,6 +71,8 @@ QUESTIONS = [
 NESTED: dict[str, JSON] = {
     "CompletionRequest": {"prompt": ["The", {"prompt": "A"}], **GENERATION},
     "ChatRequest": {"messages": TALK, **GENERATION},
+    "MessagesRequest": CONVERSATION,
+    "CountTokensRequest": CONVERSATION,
     "DecisionRequest": {"input": TOOLS, "questions": QUESTIONS},
     "RerankRequest": {"documents": ["b", {"text": "c"}]},
     "SimilarityRequest": {"parameters": {"truncate": True}},
@@ -168,12 +184,13 @@ def check(http: httpx.Client, endpoint: Endpoint, place: Place, fragment: str) -
     assert answer.status_code in (400, 404, 413, 422, 424), told
     message = answer.json()["error"]
     if isinstance(message, dict):
-        message = f"{message['param']} {message['message']}"
+        fault = message.get("details", message)  # Anthropic's shape
+        message = f"{fault['param']} {message['message']}"
     # Without texts it is the `/rerank` of others than TEI's clients.
     no_texts = (endpoint.path, place, fragment) == ("/rerank", ("texts",), "null")
     named = "documents" if no_texts else place[0]
     # A template may show the field, and the prompt be too long for it.
-    is_shown = endpoint.struct is ChatRequest and "; prompt has " in message
+    is_shown = endpoint.struct in (ChatRequest, MessagesRequest) and "context length is " in message
     assert named in message or is_shown or not is_json(fragment), told
 
 
