@@ -114,7 +114,7 @@ def _kinds(schema: dict[str, Any], *, many: bool = False) -> Iterator[str]:
         for each in schema["anyOf"]:
             yield from _kinds(each, many=many)
     elif schema.get("type") == "array":
-        for kind in _kinds(schema["items"], many=True):
+        for kind in _kinds(schema.get("items", {}), many=True):
             yield f"lists of {kind}" if many else kind
     elif not many and len(schema.get("enum", ())) in (1, 2):
         yield from (f"`{json.dumps(value)}`" for value in schema["enum"])

@@ -16,7 +16,7 @@ from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, choices, generation_plan
 from server.generation.planned_turn import with_turn
 from server.generation.requested_tools import RequestedTools, requested_tools
-from server.generation.scores import ScoredToken, score_columns
+from server.generation.token_logprobs import TokenLogprobs
 from server.schemas.chat import (
     ChatChoice,
     ChatChunk,
@@ -26,14 +26,11 @@ from server.schemas.chat import (
     ChatRequest,
     ChunkChoice,
     Delta,
-    TokenLogprob,
-    TopLogprob,
 )
 from server.schemas.common import invalid, renamed, value_under_any_name
 from server.service.endpoint import Endpoint, operation
 from server.service.inputs import text_items
 from server.service.service import Model, service_of
-from server.service.token_text import TokenIds, TokenText
 
 
 @answers(
@@ -127,12 +124,12 @@ class ChatForm(TextForm):
         self, body: ChatRequest, model: Model, answer_id: str, plan: GenerationPlan
     ) -> None:
         super().__init__(body, model, answer_id, ChatChunk)
-        self._top_logprobs = plan.logprobs
+        self._scores = None
+        if plan.logprobs is not None:
+            as_ids = bool(body.return_tokens_as_token_ids)
+            self._scores = TokenLogprobs(model, plan.logprobs, as_ids=as_ids)
         ids = CallIds(answer_id, plan.turn)
         self._turn = ChatTurn(ids, as_function=bool(body.functions))
-        self._bytes = model.token_bytes
-        as_ids = bool(body.return_tokens_as_token_ids)
-        self._text = TokenIds() if as_ids else TokenText(model.token_bytes, mark="")
         self._echo = last_answer(body.messages) if body.echo else ""
         self._begun: set[int] = set()
 
@@ -187,28 +184,9 @@ class ChatForm(TextForm):
         return chunks
 
     async def _logprobs(self, piece: TextPiece) -> ChatLogprobs | None:
-        width = self._top_logprobs
-        if width is None:
+        if self._scores is None:
             return None
-        (content,) = await score_columns(
-            [piece.tokens], width, lambda some: [[self._entry(token, width) for token in some]]
-        )
-        return ChatLogprobs(content=content)
-
-    def _entry(self, token: ScoredToken, width: int) -> TokenLogprob:
-        return TokenLogprob(
-            token=self._text[token.id],
-            logprob=token.logprob or 0.0,
-            bytes=self._byte_list(token.id),
-            top_logprobs=[
-                TopLogprob(token=self._text[other], logprob=value, bytes=self._byte_list(other))
-                for other, value in token.top[:width]
-            ],
-        )
-
-    def _byte_list(self, token: int) -> list[int] | None:
-        data = self._bytes[token]
-        return None if data is None else list(data)
+        return ChatLogprobs(content=await self._scores.of(piece.tokens))
 
 
 def _delta(piece: TextPiece, delta: Delta, finish: ChatFinishReason | None = None) -> ChunkChoice:

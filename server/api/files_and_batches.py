@@ -134,8 +134,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     input_file_id: str
     """A file with the purpose `batch`."""
     endpoint: BatchEndpoint
-    """That of all lines: `/v1/completions`, `/v1/chat/completions`, `/v1/messages`,
-    `/v1/embeddings`, `/v1/rerank` or `/v1/decisions`."""
+    """That of all lines: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`,
+    `/v1/messages`, `/v1/embeddings`, `/v1/rerank` or `/v1/decisions`."""
     completion_window: Literal["24h"]
     """`24h`: what is not answered by then gets the error `batch_expired`."""
     metadata: (
@@ -285,7 +285,7 @@ def found_by(kind: str, item_id: str, item: Item | None) -> Item:
 async def uploading(stored: Stored, path: Path, limits: Limits) -> AsyncGenerator[Upload]:
     """Receive the contents of a file, and discard them if the block fails. Raises RefusalError."""
     with storing():
-        used = await asyncio.to_thread(stored.state.files.used_bytes, stored.owner)
+        used = await asyncio.to_thread(stored.state.used_bytes, stored.owner)
         upload = await asyncio.to_thread(
             Upload,
             path,

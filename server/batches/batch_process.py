@@ -32,7 +32,7 @@ from server.batches.state.stored_files import StoredFile
 from server.event_loop import keep_beating, lasting_task
 from server.observe.processes import BatchState
 from server.settings.api_keys import ClientKeys
-from server.settings.settings import ServerConfig, State, unattended
+from server.settings.settings import ServerConfig, unattended
 from workers.contract.process import exit_with_parent, open_log
 
 _log = logging.getLogger("penstock")
@@ -88,9 +88,7 @@ async def run_batches(config: ServerConfig) -> None:
     state = await _opened(Path(config.state.folder), config.state.token, health)
     # Uploads have been authorized. Lines need no key, and are in no metrics, logs or traces.
     try:
-        settings = msgspec.structs.replace(
-            unattended(config, config.models), state=State(secret=config.state.secret)
-        )
+        settings = unattended(config, config.models, config.state.secret)
         async with engine_backend(settings, _SHARE) as backend:
             keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
             await BatchRunner(
@@ -162,10 +160,10 @@ class BatchRunner:
             await _BatchRun(self._state, batch, rules, self._drop_expired).run(self._backend)
 
     async def _drop_expired(self) -> None:
-        """Delete expired files, once a minute. Raises one of STORAGE_FAULTS."""
+        """Delete what has expired, once a minute. Raises one of STORAGE_FAULTS."""
         if time.monotonic() >= self._expiry_due:
             self._expiry_due = time.monotonic() + _EXPIRY_S
-            await asyncio.to_thread(self._state.files.drop_expired)
+            await asyncio.to_thread(self._state.drop_expired)
 
 
 class _BatchRun:

@@ -12,13 +12,15 @@ import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
+from starlette.types import Scope
 
 from engine_core.client.pending_jobs import GenerateStream
 from engine_core.messages import RowOutput
+from engine_core.refusal import RefusalError
 from server.generation.choice import Choice, Prompt, TextPiece
 from server.generation.plan import GenerationPlan
 from server.generation.scores import HeldScores, prompt_logprobs
-from server.http.answers import DONE, EventStream, event
+from server.http.answers import DONE, EventStream, error_event, event
 from server.schemas.chat import ChatChunk
 from server.schemas.common import (
     CompletionTokensDetails,
@@ -234,8 +236,12 @@ class AnswerForm(ABC):
         """The events of pieces that came together."""
 
     @abstractmethod
-    def end(self, generation: Generation) -> bytes:
+    async def end(self, generation: Generation) -> bytes:
         """The events after the last text."""
+
+    def failure(self, error: RefusalError, scope: Scope) -> bytes:
+        """The events after an error on the way."""
+        return error_event(error, scope)
 
 
 class TextForm(AnswerForm):
@@ -266,7 +272,7 @@ class TextForm(AnswerForm):
         chunks = [chunk for piece in pieces for chunk in await self._chunks(piece)]
         return b"".join(event(_encode(replace(chunk, usage=usage))) for chunk in chunks)
 
-    def end(self, generation: Generation) -> bytes:
+    async def end(self, generation: Generation) -> bytes:
         if not self._usage.include_usage:
             return b""
         return event(_encode(replace(self._chunk, usage=generation.usage())))
@@ -302,7 +308,7 @@ async def answer(
     """The answer once it has ended, or as a stream. Raises RefusalError as `generate` does."""
     generating = generate(request, model, plan)
     if stream:
-        return await EventStream.begin(_events(generating, form), form.last)
+        return await EventStream.begin(_events(generating, form), form.last, form.failure)
     async with generating as generation:
         pieces = await generation.final_pieces()
         async with generation.encoding():
@@ -322,5 +328,5 @@ async def _events(
             pieces = [piece for choice in updated if (piece := choice.next_piece()) is not None]
             if events := await form.events(pieces, generation):
                 yield events
-        end = form.end(generation)
+        end = await form.end(generation)
     yield end + form.last

@@ -4,6 +4,11 @@ import base64
 import binascii
 import hashlib
 import hmac
+from typing import Self
+
+from fastapi import Request
+
+from server.service.service import service_of
 
 _DIGEST = hashlib.sha256
 _SIZE = _DIGEST().digest_size
@@ -14,6 +19,11 @@ class SignedReasoning:
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
+
+    @classmethod
+    def of(cls, request: Request) -> Self:
+        """That of the daemon that serves the request."""
+        return cls(service_of(request).config.state.secret)
 
     def seal(self, text: str, *, whole: bool = True) -> str:
         """A signature of the reasoning, with its text in it where that is `whole`."""

@@ -1,7 +1,7 @@
 """The answer to a request that failed, and answers of server-sent events."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import Self
@@ -89,26 +89,42 @@ def named_event(name: str, data: bytes) -> bytes:
     return b"event: " + name.encode() + b"\n" + event(data)
 
 
+def error_event(error: RefusalError, scope: Scope) -> bytes:
+    if is_anthropics(scope):
+        return named_event("error", anthropic_error(error, scope))
+    return event(error_body(error))
+
+
+Failure = Callable[[RefusalError, Scope], bytes]
+"""Makes the last events of a stream that fails."""
+
+
 class EventStream(Response):
-    """The answer 200 with a body of events. An error on the way is the last event.
+    """The answer 200 with a body of events, the last of which tell of an error on the way.
 
     Each item of `events` is written at once: one or more whole events. The last event is `last`.
     `events` is closed whatever happens: a client that leaves cancels it where it waits.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes], last: bytes = DONE) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        last: bytes = DONE,
+        failure: Failure = error_event,
+    ) -> None:
+        """`failure` makes the last events after an error."""
         super().__init__(
             headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8"
         )
         del self.headers[_LENGTH]
-        self._events, self._end = events, last
+        self._events, self._end, self._failure = events, last, failure
 
     @classmethod
-    async def begin(cls, events: AsyncGenerator[bytes], last: bytes = DONE) -> Self:
+    async def begin(cls, events: AsyncGenerator[bytes], last: bytes, failure: Failure) -> Self:
         """Run `events` up to its first item, which is not sent. Until then a failure can still be
         answered with a status of its own. Raises whatever `events` raises."""
         await anext(events)
-        return cls(events, last)
+        return cls(events, last, failure)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._events) as events:
@@ -124,16 +140,13 @@ class EventStream(Response):
                     async for data in events:
                         await send(_body(data, more=not data.endswith(self._end)))
                 except RefusalError as error:
-                    await send(_last(scope, error))
+                    await send(self._failed(scope, error))
                 except Exception as error:
-                    await send(_last(scope, INTERNAL, error))
+                    await send(self._failed(scope, INTERNAL, error))
 
-
-def _last(scope: Scope, error: RefusalError, cause: Exception | None = None) -> Message:
-    note_error(scope, error, cause)
-    if is_anthropics(scope):
-        return _body(named_event("error", anthropic_error(error, scope)), more=False)
-    return _body(event(error_body(error)), more=False)
+    def _failed(self, scope: Scope, error: RefusalError, cause: Exception | None = None) -> Message:
+        note_error(scope, error, cause)
+        return _body(self._failure(error, scope), more=False)
 
 
 def _body(data: bytes, *, more: bool) -> Message:

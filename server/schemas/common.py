@@ -1,6 +1,7 @@
 """Types that several endpoints share."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Generic, Literal, TypeVar
 
@@ -192,3 +193,19 @@ def renamed(error: RefusalError, old: str, new: str) -> RefusalError:
     if error.param != old:
         return error
     return replace(error, message=error.message.replace(old, new, 1), param=new)
+
+
+def own_path(path: str, paths: Mapping[str, str]) -> str:
+    """The path that a request has for `path`: its beginning is looked up in `paths`, the longest
+    that is there."""
+    known = path
+    while known and known not in paths:
+        known = known[: max(known.rfind("."), known.rfind("["), 0)]
+    return paths[known] + path[len(known) :] if known else path
+
+
+def in_own_words(error: RefusalError, paths: Mapping[str, str]) -> RefusalError:
+    """`error` with the path that a request has for its field, by `own_path`."""
+    return (
+        error if error.param is None else renamed(error, error.param, own_path(error.param, paths))
+    )

@@ -17,7 +17,7 @@ Choices = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)
 SchemaText = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": ["object", "string", "null"]})]
 
 
-class PlainText(msgspec.Struct, frozen=True, tag="text"):
+class PlainText(msgspec.Struct, frozen=True, tag="text", omit_defaults=True):
     """Any text."""
 
 

@@ -98,7 +98,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_stored_size: Annotated[
         Bytes,
         FlagGroup.STORAGE(
-            "most bytes of files of one API key, or of all clients if there are no keys"
+            "most bytes of files and responses of one API key, or of all clients if there are no "
+            "keys"
         ),
     ] = 16 << 30
 
@@ -572,11 +573,14 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
         return f"{'http' if self.tls is None else 'https'}://{host}:{self.port}"
 
 
-def unattended(settings: DaemonSettings, models: tuple[ServedModel, ...]) -> ServerConfig:
-    """The configuration of an application without HTTP or keys: of `settings`, only what concerns
-    requests."""
+def unattended(
+    settings: DaemonSettings, models: tuple[ServedModel, ...], secret: str = ""
+) -> ServerConfig:
+    """The configuration of an application without HTTP or keys, for lines: of `settings`, only what
+    concerns requests. The `secret` is that of `State`."""
+    state = State(secret=secret, fault="nothing is stored for a line")
     kept = (*Limits.__struct_fields__, "default_model", "strict_fields", "log_level")
-    return ServerConfig(models=models, **{key: getattr(settings, key) for key in kept})
+    return ServerConfig(models=models, state=state, **{key: getattr(settings, key) for key in kept})
 
 
 def api_key_from(environment: Mapping[str, str] = os.environ) -> str | None:

@@ -26,6 +26,20 @@ def run_loop(get_weather, ask):
     return message.content
 
 
+def run_responses(get_weather, tools, ask):
+    """The same by the Responses API."""
+    tools = [{"type": "function", **tool["function"]} for tool in tools]
+    items = [{"role": "user", "content": question()}]
+    while calls := [each for each in ask(input=items, tools=tools).output
+                    if each.type == "function_call"]:  # fmt: skip
+        for call in calls:
+            result = get_weather(**json.loads(call.arguments))
+            kept = call.model_dump(include={"type", "call_id", "name", "arguments"})
+            output = {"type": "function_call_output", "call_id": call.call_id, "output": result}
+            items += [kept, output]
+    return ask(input=items, tools=tools).output_text
+
+
 def complete(**request):
     return litellm.completion(**request)
 
@@ -45,6 +59,15 @@ def test_sdk(daemon, get_weather, tools, way, provider):
         )  # fmt: skip
 
     assert run_loop(get_weather, ask) == ANSWER
+
+
+def test_responses_of_the_sdk(daemon, get_weather, tools):
+    def ask(**request):
+        return litellm.responses(
+            model=f"openai/{daemon.model}", api_base=daemon.v1, api_key=daemon.key, **request
+        )
+
+    assert run_responses(get_weather, tools, ask) == ANSWER
 
 
 @pytest.fixture
@@ -91,3 +114,12 @@ def test_proxy(daemon, get_weather, tools, proxy):
             return client.chat.completions.create(model=daemon.model, tools=tools, **request)
 
         assert run_loop(get_weather, ask) == ANSWER
+
+
+def test_responses_of_the_proxy(daemon, get_weather, tools, proxy):
+    with openai.OpenAI(base_url=proxy, api_key="sk-proxy", max_retries=0) as client:
+
+        def ask(**request):
+            return client.responses.create(model=daemon.model, **request)
+
+        assert run_responses(get_weather, tools, ask) == ANSWER

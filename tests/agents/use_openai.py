@@ -1,4 +1,4 @@
-"""openai: chat, the helper for streams, and calls that are parsed."""
+"""openai: chat and responses, the helpers for streams, and what is parsed."""
 
 import json
 
@@ -91,3 +91,66 @@ def test_pieces_of_a_stream(client, daemon, tools):
     arguments = "".join(call.function.arguments or "" for call in (first, *others))
     assert json.loads(arguments) == ARGUMENTS
     assert choices[-1].finish_reason == "tool_calls"
+
+
+def created_response(client, **request):
+    return client.responses.create(**request)
+
+
+def streamed_response(client, **request):
+    with client.responses.stream(**request) as events:
+        return events.get_final_response()
+
+
+def parsed_response(client, tools, **request):
+    tools = [openai.pydantic_function_tool(GetWeather, name="get_weather")]
+    return client.responses.parse(tools=flat(tools), **request)
+
+
+def flat(tools):
+    """The tools as the Responses API has them."""
+    return [{"type": "function", **tool["function"]} for tool in tools]
+
+
+def results_of(response, get_weather):
+    """The output of its call."""
+    (call,) = (item for item in response.output if item.type == "function_call")
+    result = get_weather(**json.loads(call.arguments))
+    return {"type": "function_call_output", "call_id": call.call_id, "output": result}
+
+
+@pytest.mark.parametrize("way", [created_response, streamed_response, parsed_response])
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_loop_of_responses(client, daemon, get_weather, tools, way, is_stored):
+    """The items go back, or the server has them."""
+    asked = {"model": daemon.model, "tools": flat(tools), "store": is_stored}
+    items = [{"role": "user", "content": question()}]
+    first = way(client, input=items, **asked)
+    result = results_of(first, get_weather)
+    if is_stored:
+        second = way(client, input=[result], previous_response_id=first.id, **asked)
+        assert client.responses.retrieve(second.id).output_text == ANSWER
+        assert [item.type for item in client.responses.input_items.list(second.id)] == [
+            "function_call_output"
+        ]
+        client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(first.id)
+    else:
+        second = way(client, input=[*items, *first.output, result], **asked)
+    assert (second.output_text, second.status) == (ANSWER, "completed")
+
+
+def test_a_response_of_a_type(client, daemon):
+    response = client.responses.parse(
+        model=daemon.model, input=question("corrected-text"), text_format=GetWeather
+    )
+    assert response.output_parsed == GetWeather(**ARGUMENTS | {"city": "Bern"})
+
+
+def test_the_tokens_of_a_response(client, daemon):
+    counted = client.responses.input_tokens.count(model=daemon.model, input=question())
+    asked = {"model": daemon.model, "max_output_tokens": 1, "input": question()}
+    answered = client.responses.create(**asked)
+    assert counted.input_tokens == answered.usage.input_tokens
+    assert answered.incomplete_details.reason == "max_output_tokens"

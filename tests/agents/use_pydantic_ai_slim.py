@@ -2,15 +2,15 @@
 
 import pytest
 from pydantic_ai import Agent
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from scripts import ANSWER, question
 
 
-@pytest.fixture
-def agent(daemon, get_weather):
+@pytest.fixture(params=[OpenAIChatModel, OpenAIResponsesModel])
+def agent(request, daemon, get_weather):
     provider = OpenAIProvider(base_url=daemon.v1, api_key=daemon.key)
-    return Agent(OpenAIChatModel(daemon.model, provider=provider), tools=[get_weather])
+    return Agent(request.param(daemon.model, provider=provider), tools=[get_weather])
 
 
 def test_agent(agent):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.settings.settings import Limits
@@ -85,9 +86,13 @@ def write_template(folder: Path, template: object, **config: object) -> None:
 
 @contextmanager
 def chat_deployment(
-    tokenizer: Tokenizer, templates: Mapping[str, object], limits: Limits = ANY_PRIORITY
+    tokenizer: Tokenizer,
+    templates: Mapping[str, object],
+    limits: Limits = ANY_PRIORITY,
+    **fields: Any,
 ) -> Iterator[Deployment]:
-    """A deployment with a generator for each template, by its name; None is a model without one."""
+    """A deployment with a generator for each template, by its name; None is a model without one.
+    `fields` are the configuration's."""
     with TemporaryDirectory(prefix="penstock-") as name:
         root, models = Path(name), []
         for index, (model, template) in enumerate(templates.items()):
@@ -100,4 +105,4 @@ def chat_deployment(
             size = tokenizer.raw.get_vocab_size()
             models.append(served_model(model, "generate", folder, endpoint, vocab_size=size))
         with DeploymentBuilder(root, tokenizer) as builder:
-            yield builder.open(server_config(*models, limits=limits))
+            yield builder.open(server_config(*models, limits=limits, **fields))

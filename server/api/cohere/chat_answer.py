@@ -196,7 +196,7 @@ class CohereForm(AnswerForm):
     async def events(self, pieces: Sequence[TextPiece], generation: Generation) -> bytes:
         return b"".join(map(_event, chain.from_iterable(map(self._of_piece, pieces))))
 
-    def end(self, generation: Generation) -> bytes:
+    async def end(self, generation: Generation) -> bytes:
         # As Cohere's, an answer without anything has a part of text.
         closing = [] if self._parts or self._has_called else [*self._begun("text")]
         closing += self._ended()

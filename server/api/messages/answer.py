@@ -195,7 +195,7 @@ class MessageForm(AnswerForm):
                 events += self._events(read, piece)
         return b"".join(map(_event, events))
 
-    def end(self, generation: Generation) -> bytes:
+    async def end(self, generation: Generation) -> bytes:
         closing = [*self._started(generation), *self._closed()]
         reason, sequence = self._end(generation)
         delta = MessageAddition(stop_reason=reason, stop_sequence=sequence)

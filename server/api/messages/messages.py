@@ -43,7 +43,7 @@ class TokenCount(Struct, frozen=True):
 )
 async def create_message(request: Request, body: MessagesRequest, model: Model) -> Response:
     """Answer a conversation in Anthropic's shapes, in one piece or as a stream of its events."""
-    reasoning, thinking = _reasoning(request), body.thinking
+    reasoning, thinking = SignedReasoning.of(request), body.thinking
     asked = AsChat(body, reasoning)
     budget = thinking.budget_tokens if isinstance(thinking, ThinkingEnabled) else None
     omits = not isinstance(thinking, ThinkingDisabled | None) and thinking.display == "omitted"
@@ -61,17 +61,13 @@ async def create_message(request: Request, body: MessagesRequest, model: Model) 
     return response
 
 
-def _reasoning(request: Request) -> SignedReasoning:
-    return SignedReasoning(service_of(request).config.state.secret)
-
-
 @answers(
     create_message.at("/v1/messages/count_tokens", "Anthropic", order=23),
     operation(TokenCount, CountTokensRequest, errors=ANTHROPIC_ERRORS),
 )
 async def count_tokens(request: Request, body: CountTokensRequest, model: Model) -> TokenCount:
     """Count the tokens of a conversation's prompt."""
-    asked = AsChat(body, _reasoning(request))
+    asked = AsChat(body, SignedReasoning.of(request))
     try:
         options = chat_options(asked.request, requested_tools(asked.request))
         text = await chat_prompt(request, model, asked.request.messages, options)

@@ -15,8 +15,8 @@ import msgspec
 from server.batches.state.disk import RESERVE, Reserve
 
 _BUSY_SECONDS = 30.0
-_VERSION = 1
-_SCHEMA = """
+_TABLES = (
+    """
 CREATE TABLE files (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL,
     bytes INTEGER NOT NULL, created_at INTEGER NOT NULL, expires_at INTEGER
@@ -33,7 +33,19 @@ CREATE TABLE batches (
     cancelling_at INTEGER, cancelled_at INTEGER
 ) STRICT;
 CREATE INDEX batches_of_owner ON batches (owner, created_at, id);
-"""
+""",
+    """
+CREATE TABLE responses (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, parent TEXT, bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, is_deleted INTEGER NOT NULL,
+    input TEXT NOT NULL, answer TEXT NOT NULL
+) STRICT;
+CREATE INDEX responses_of_owner ON responses (owner, bytes);
+CREATE INDEX responses_by_end ON responses (is_deleted, expires_at);
+""",
+)
+"""What each version of the database adds to the one before."""
+_VERSION = len(_TABLES)
 
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _TOKEN = slice(68, 72)
@@ -197,14 +209,14 @@ def _connected(file: Path) -> sqlite3.Connection:
 
 
 def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:
-    """Give a new database its tables. Raises sqlite3.Error."""
+    """Give a new database, or an older one, the tables that it lacks. Raises sqlite3.Error."""
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > _VERSION:
         raise sqlite3.DatabaseError(f"it is of a newer release (version {version})")
-    if version == 0:
-        if not is_new:
-            raise sqlite3.DatabaseError("it has no tables, and is not a new one")
-        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+    if version == 0 and not is_new:
+        raise sqlite3.DatabaseError("it has no tables, and is not a new one")
+    lacking = "".join(_TABLES[version:])
+    connection.executescript(f"BEGIN; {lacking} PRAGMA user_version = {_VERSION}; COMMIT;")
 
 
 class UnknownItemError(LookupError):

@@ -14,6 +14,7 @@ from server.batches.state.disk import RESERVE
 from server.batches.state.secret import KEPT_IN, kept_secret
 from server.batches.state.stored_batches import OVER, StoredBatches
 from server.batches.state.stored_files import StoredFiles
+from server.batches.state.stored_responses import StoredResponses
 
 DATABASE = "penstock.db"
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
@@ -22,8 +23,8 @@ _log = logging.getLogger("penstock")
 
 
 class StateFolder:
-    """An open state folder: `files`, `batches`, and `jobs`, the folder of running batches' results.
-    Each process opens it once, after the supervisor has prepared it."""
+    """An open state folder: `files`, `batches`, `responses`, and `jobs`, the folder of running
+    batches' results. Each process opens it once, after the supervisor has prepared it."""
 
     def __init__(self, folder: Path, token: int) -> None:
         """`token` is the `StateLock`'s. Raises StateFolderError."""
@@ -31,11 +32,21 @@ class StateFolder:
         self.jobs = folder / "jobs"
         self.files = StoredFiles(self.database, folder / "files")
         self.batches = StoredBatches(self.database)
+        self.responses = StoredResponses(self.database)
+
+    def used_bytes(self, owner: str) -> int:
+        """The size of all that the owner stores. Blocks, and raises as `Database`'s methods do."""
+        return self.files.used_bytes(owner) + self.responses.used_bytes(owner)
+
+    def drop_expired(self) -> None:
+        """Delete what has expired. Blocks, and raises OSError or as `used_bytes`."""
+        self.files.drop_expired()
+        self.responses.drop_expired()
 
     def tidy(self) -> None:
         """Remove what has expired, and what a killed daemon left unfinished. Nobody else may use
         the folder."""
-        self.files.drop_expired()
+        self.drop_expired()
         self.files.drop_drafts()
         unknown = self.files.unknown()
         for job in self.jobs.iterdir():
@@ -88,7 +99,7 @@ class StateLock:
                 moves = [
                     Change(f"UPDATE {table} SET owner = ? WHERE owner = ?", (other, owner))  # noqa: S608
                     for owner, other in owners
-                    for table in ("files", "batches")
+                    for table in ("files", "batches", "responses")
                 ]
                 if moves:
                     state.database.change(*moves)

@@ -12,6 +12,7 @@ from server.batches.state.stored_files import StoredFile
 BatchEndpoint = Literal[
     "/v1/completions",
     "/v1/chat/completions",
+    "/v1/responses",
     "/v1/messages",
     "/v1/embeddings",
     "/v1/rerank",

@@ -156,7 +156,7 @@ def test_the_limits_are_the_defaults() -> None:
     for name, value in {
         "size of a body": f"{limits.max_body_size >> 20} MiB",
         "size of a file that is uploaded": f"{limits.max_file_size >> 20} MiB",
-        "files of one API key": f"{limits.max_stored_size >> 30} GiB",
+        "files and responses of one API key": f"{limits.max_stored_size >> 30} GiB",
         "prompts, inputs": limits.max_inputs,
         "documents": limits.max_documents,
         "`n`": limits.max_n,

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.api.messages.requests import MessagesRequest
+from server.api.responses.requests import ResponsesRequest
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
 from tests.e2e.api.test_known_options import STRUCTS, TABLE, base_of
@@ -63,6 +64,26 @@ CONVERSATION: JSON = {
     "tools": [{"name": "f", "input_schema": {"type": "object"}}], "thinking": {"type": "adaptive"},
     "output_config": {"effort": "low"},
 }  # fmt: skip
+PART = {**TEXT, "type": "input_text"}
+RESPONSE: JSON = {
+    "input": [
+        {"role": "user", "content": [PART]},
+        {"type": "reasoning", "summary": [PART], "encrypted_content": "a"},
+        {"role": "assistant", "content": [PART]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "d", "namespace": "n", "name": "g", "input": "a"},
+        {"type": "function_call_output", "call_id": "c", "output": [PART]},
+        {"type": "custom_tool_call_output", "call_id": "d", "output": "a"},
+    ],
+    "tools": [
+        {"type": "function", "name": "f", "parameters": {"type": "object"}},
+        {"type": "namespace", "name": "n", "tools": [
+            {"type": "custom", "name": "g", "format": {"type": "text"}}]},
+    ],
+    "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]},
+    "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}}},
+    "reasoning": {"effort": "low"},
+}  # fmt: skip
 QUESTIONS = [
     {"type": "predicate", "instructions": [{**TEXT}], "name": "a"},
     {"type": "choice", "instructions": "a", "choices": [{"value": True}, {"value": "a"}]},
@@ -73,6 +94,8 @@ NESTED: dict[str, JSON] = {
     "ChatRequest": {"messages": TALK, **GENERATION},
     "MessagesRequest": CONVERSATION,
     "CountTokensRequest": CONVERSATION,
+    "ResponsesRequest": RESPONSE,
+    "InputTokensRequest": RESPONSE,
     "DecisionRequest": {"input": TOOLS, "questions": QUESTIONS},
     "RerankRequest": {"documents": ["b", {"text": "c"}]},
     "SimilarityRequest": {"parameters": {"truncate": True}},
@@ -190,7 +213,8 @@ def check(http: httpx.Client, endpoint: Endpoint, place: Place, fragment: str) -
     no_texts = (endpoint.path, place, fragment) == ("/rerank", ("texts",), "null")
     named = "documents" if no_texts else place[0]
     # A template may show the field, and the prompt be too long for it.
-    is_shown = endpoint.struct in (ChatRequest, MessagesRequest) and "context length is " in message
+    shows = (ChatRequest, MessagesRequest, ResponsesRequest)
+    is_shown = endpoint.struct in shows and "context length is " in message
     assert named in message or is_shown or not is_json(fragment), told
 
 

@@ -43,6 +43,10 @@ BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
     **dict.fromkeys(("/v1/chat/completions", "/v2/chat", "/v1/messages"), CHAT),
     "/v1/messages/count_tokens": {"model": "writer", "messages": CHAT["messages"]},
+    "/v1/responses": {
+        "model": "writer", "input": "Hello", "max_output_tokens": 8, "temperature": 0,
+    },
+    "/v1/responses/input_tokens": {"model": "writer", "input": "Hello"},
     "/v1/decisions": {"model": "writer", "input": "The parcel came late.", "questions": [TEAM]},
     "/v1/systemone": {
         "model": "writer", "state": "The parcel came late.",
@@ -74,21 +78,26 @@ INSTEAD_OF = {
     "messages": "prompt", "inputs": "texts",
 }  # fmt: skip
 _TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
-_OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|expires_at)": ?("[^"]*"|\d+),?')
+_OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|completed_at|expires_at)": ?("[^"]*"|\d+),?')
 
 
 class Client:
-    """Sends requests, in which LONG, FILE, SIGNED and SEALED stand for a long text, a file for
-    batches, and signatures of reasoning without its text and with it."""
+    """Sends requests, in which LONG, FILE and RESPONSE stand for a long text, a file for batches
+    and a stored response, SIGNED and SEALED for signatures of reasoning without its text and
+    with it."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
         self._settled: dict[tuple[str, str], httpx.Response] = {}
         form = {"data": {"purpose": "batch"}, "files": {"file": ("a.jsonl", b"{}")}}
+        response: JSON = {"model": "writer", "input": "Water", "max_output_tokens": 1}
+        stored = client.post("/v1/responses", json=response).raise_for_status()
+        self._response: str = stored.json()["id"]
         self._file: str = client.post("/v1/files", **form).raise_for_status().json()["id"]
 
     def post(self, endpoint: str, body: JSON) -> httpx.Response:
         text = json.dumps(body).replace('"LONG"', json.dumps(LONG)).replace("FILE", self._file)
+        text = text.replace("RESPONSE", self._response)
         text = text.replace("SIGNED", SIGNED).replace("SEALED", SEALED)
         return self._client.post(endpoint, content=text)
 

@@ -4,12 +4,15 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.daemon import Daemon
 from tests.e2e.stored.generator import begin, client_of, ended, lines, storing
 from tests.patience import PATIENCE, wait_until
+
+JSON = dict[str, Any]
 
 
 def test_a_killed_batch_process_loses_no_line_and_a_stop_waits_for_none(tmp_path: Path) -> None:
@@ -47,10 +50,8 @@ def check_results(daemon: Daemon, batch_id: str) -> None:
     assert found == [str(number) for number in range(400)]
 
 
-def test_a_batch_of_decisions(demo: Daemon) -> None:
-    wet = {"type": "predicate", "instructions": "It is wet."}
-    url, endpoint = "/v1/decisions", {"endpoint": "/v1/decisions"}
-    bodies = [{"input": "It rains.", "questions": [wet] * count} for count in (1, 0, 2)]
+def answered(demo: Daemon, url: str, *bodies: JSON) -> tuple[dict[str, JSON], dict[str, JSON]]:
+    """The answers to lines with these bodies, and the errors, by their numbers."""
     given = [
         json.dumps({"custom_id": f"{index}", "method": "POST", "url": url, "body": body})
         for index, body in enumerate(bodies)
@@ -62,20 +63,41 @@ def test_a_batch_of_decisions(demo: Daemon) -> None:
         input_file_id=file.id,
         endpoint="/v1/completions",
         completion_window="24h",
-        extra_body=endpoint,
+        extra_body={"endpoint": url},
     )
     batch = ended(client, created.id)
     assert (batch.endpoint, batch.status) == (url, "completed")
+    answers, errors = (
+        {one["custom_id"]: one["response"]["body"] for one in map(json.loads, text.splitlines())}
+        for text in (
+            client.files.content(file or "").text
+            for file in (batch.output_file_id, batch.error_file_id)
+        )
+    )
     counts = batch.request_counts
     assert counts is not None
-    assert (counts.total, counts.completed, counts.failed) == (3, 2, 1)
-    text = client.files.content(batch.output_file_id or "").text
-    found = {
-        one["custom_id"]: one["response"]["body"] for one in map(json.loads, text.splitlines())
-    }
-    assert {name: len(body["answers"]) for name, body in found.items()} == {"0": 1, "2": 2}
-    refused = json.loads(client.files.content(batch.error_file_id or "").text)["response"]
-    assert refused["body"]["error"]["param"] == "questions"
+    found = (counts.total, counts.completed, counts.failed)
+    assert found == (len(bodies), len(answers), len(errors))
+    return answers, {name: body["error"] for name, body in errors.items()}
+
+
+def test_a_batch_of_decisions(demo: Daemon) -> None:
+    wet = {"type": "predicate", "instructions": "It is wet."}
+    bodies = [{"input": "It rains.", "questions": [wet] * count} for count in (1, 0, 2)]
+    answers, errors = answered(demo, "/v1/decisions", *bodies)
+    assert {name: len(body["answers"]) for name, body in answers.items()} == {"0": 1, "2": 2}
+    assert errors["1"]["param"] == "questions"
+
+
+def test_a_batch_of_responses(demo: Daemon) -> None:
+    """Nothing is stored for a line."""
+    body = {"input": "Water", "max_output_tokens": 2}
+    alone = {"store": True}, {"previous_response_id": "resp_1"}
+    answers, errors = answered(demo, "/v1/responses", body, *(body | each for each in alone))
+    assert answers["0"]["usage"]["output_tokens"] == 2
+    assert not answers["0"]["store"]
+    assert [errors[name]["param"] for name in "12"] == ["store", "previous_response_id"]
+    assert {error["code"] for error in errors.values()} == {"state_unavailable"}
 
 
 @pytest.fixture

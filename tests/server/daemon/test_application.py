@@ -26,7 +26,13 @@ def test_every_declared_endpoint_has_a_handler_and_a_path_of_its_own() -> None:
         (
             "generate",
             1,
-            ["/v1/completions", "/v1/chat/completions", "/v1/decisions", "/v1/systemone"],
+            [
+                "/v1/completions",
+                "/v1/chat/completions",
+                "/v1/responses",
+                "/v1/decisions",
+                "/v1/systemone",
+            ],
         ),
         ("embed", 1, ["/v1/embeddings", "/v1/rerank", "/v1/score", "/pooling"]),
         ("embed_sparse", 1, ["/embed_sparse"]),

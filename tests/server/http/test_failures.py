@@ -17,6 +17,7 @@ from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import files_and_batches, ops
 from server.api.messages import batches
+from server.api.responses import stored
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
@@ -39,6 +40,7 @@ REFUSED_BY_ENGINE = {
     "/v1/completions": {"prompt": "a"},
     "/v1/chat/completions": {"messages": HELLO},
     "/v2/chat": {"messages": HELLO},
+    "/v1/responses": {"input": "a"},
     "/v1/messages": {"messages": HELLO, "max_tokens": 3},
     "/v1/decisions": {"input": "a", "questions": [{"type": "predicate", "instructions": "a"}]},
     "/v1/systemone": {"state": "a", "questions": {"q": {"type": "noul"}}},
@@ -76,6 +78,15 @@ BROKEN_INSIDE = {
         [
             (each.method, each.path)
             for each in all_endpoints()
+            if each.path.startswith("/v1/responses/{")
+        ],
+        (stored, "stored_of"),
+    ),
+    ("POST", "/v1/responses/input_tokens"): (SlicedText, "take"),
+    **dict.fromkeys(
+        [
+            (each.method, each.path)
+            for each in all_endpoints()
             if each.path.startswith("/v1/messages/batches")
         ],
         (batches, "stored_of"),
@@ -91,6 +102,7 @@ BROKEN_INSIDE = {
     ("GET", "/metrics"): (Metrics, "page"),
 }
 BODIES = {
+    "/v1/responses/input_tokens": {"input": "a", "model": "generate"},
     "/tokenize": {"prompt": "a", "model": "generate"},
     "/v1/messages/count_tokens": {"messages": HELLO},
     "/detokenize": {"tokens": [5], "model": "generate"},

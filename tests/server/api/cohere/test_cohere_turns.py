@@ -35,7 +35,7 @@ class Answer:
     async def events(self, text: str, finish: Finish = "stop") -> list[dict[str, Any]]:
         pieces = self.row.pieces(text, finish)
         sent = self._form.begin() + await self._form.events(pieces, self._generation)
-        lines = (sent + self._form.end(self._generation)).decode().split("\n")
+        lines = (sent + await self._form.end(self._generation)).decode().split("\n")
         return [json.loads(line[len("data: ") :]) for line in lines if line.startswith("data: ")]
 
 

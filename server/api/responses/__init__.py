@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, which stands on what chats are made of."""

@@ -1,0 +1,349 @@
+"""`/v1/responses`: its items, its events, and what the engine is asked for."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.chat_client import say_little
+from tests.server.chat_templates import chat_deployment
+from tests.server.conftest import Deployment
+from tests.server.generation.test_requested_tools import THINKING, WRITES_TOOLS
+from tests.server.templates.test_turn_formats import HERMES_CALL, THOUGHTS, template
+
+PATH = "/v1/responses"
+WRITER = WRITES_TOOLS + template(HERMES_CALL, answer=THOUGHTS, prompt=THINKING)
+GET: dict[str, Any] = {
+    "type": "function",
+    "name": "get",
+    "parameters": {"type": "object", "properties": {"a": {"type": "string"}}},
+}
+CALL = '<tool_call>{"name": "NAME", "arguments": {"KEY": "x"}}</tool_call>'
+TURN = "Hm.</think>\n\nI look.\n" + CALL
+PLAIN = "Hm.</think>\n\nNo."
+
+
+@pytest.fixture(scope="module")
+def open_deployment(tokenizer) -> Iterator[Deployment]:
+    with chat_deployment(tokenizer, {"writer": WRITER}) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def deployment(open_deployment) -> Deployment:
+    return say_little(open_deployment)
+
+
+def ask(deployment: Deployment, **fields: Any) -> dict[str, Any]:
+    return deployment.ask(PATH, **{"model": "writer", "input": "Hello"} | fields)
+
+
+def events_of(deployment: Deployment, **fields: Any) -> list[dict[str, Any]]:
+    """Those of a stream, each of which has its type as its name too."""
+    response = deployment.post(PATH, {"model": "writer", "input": "Hello", "stream": True} | fields)
+    *lines, last, rest = response.text.split("\n\n")
+    assert rest == ""
+    if last != "data: [DONE]":
+        lines.append(last)
+    events = []
+    for text in lines:
+        name, data = text.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    return events
+
+
+def answer_of(deployment: Deployment, streamed: bool, **fields: Any) -> dict[str, Any]:
+    if not streamed:
+        return ask(deployment, **fields)
+    return events_of(deployment, **fields)[-1]["response"]
+
+
+def prompt_of(deployment: Deployment) -> str:
+    (prompt,) = deployment.job("writer").texts
+    return prompt
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_items_of_a_turn(deployment, say, streamed):
+    say(TURN.replace("NAME", "get").replace("KEY", "a"))
+    answer = answer_of(deployment, streamed, tools=[GET])
+    assert (answer["object"], answer["status"], answer["store"]) == ("response", "completed", False)
+    reasoning, message, call = answer["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hm."}]
+    (part,) = message["content"]
+    assert (part["type"], part["text"], part["annotations"]) == ("output_text", "I look.", [])
+    assert (call["name"], call["arguments"]) == ("get", '{"a": "x"}')
+    assert [item["status"] for item in answer["output"]] == ["completed"] * 3
+    assert len({item["id"] for item in answer["output"]}) == 3
+    usage = answer["usage"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    assert usage["output_tokens_details"]["reasoning_tokens"] > 0
+    assert answer["tools"][0]["name"] == "get"
+
+
+def test_the_events_of_a_turn(deployment, say):
+    say(TURN.replace("NAME", "get").replace("KEY", "a"))
+    events = events_of(deployment, tools=[GET])
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert [kind for before, kind in zip(["", *kinds], kinds, strict=False) if kind != before] == [
+        "created", "in_progress",
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",
+        "content_part.done", "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.done",
+        "content_part.done", "output_item.done",
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done",
+        "output_item.done", "completed",
+    ]  # fmt: skip
+    for kind, whole, index in (
+        ("reasoning_text", "text", 0),
+        ("output_text", "text", 1),
+        ("function_call_arguments", "arguments", 2),
+    ):
+        of_kind = [event for event in events if event["type"].startswith(f"response.{kind}.")]
+        assert {event["output_index"] for event in of_kind} == {index}
+        *deltas, done = of_kind
+        assert "".join(event["delta"] for event in deltas) == done[whole]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert events[-1]["response"]["output"] == done
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_that_is_cut(deployment, say, tokenizer, streamed):
+    say(TURN.replace("NAME", "get").replace("KEY", "a"))
+    most = len(tokenizer.raw.encode(TURN.partition("NAME")[0], add_special_tokens=False).ids) + 16
+    answer = answer_of(deployment, streamed, tools=[GET], max_output_tokens=most)
+    assert answer["status"] == "incomplete"
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert answer["output"][-1]["status"] == "incomplete"
+
+
+def test_items_come_back(deployment, say):
+    """An answer goes back as it came, with the result of its call."""
+    say(TURN.replace("NAME", "get").replace("KEY", "a"))
+    answer = ask(deployment, tools=[GET], instructions="Be brief.")
+    call = answer["output"][-1]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "seven"}
+    deployment.engines["writer"].received.clear()
+    say(PLAIN)
+    again = ask(
+        deployment,
+        instructions="Be brief.",
+        input=[{"role": "user", "content": "Hello"}, *answer["output"], result],
+        tools=[GET],
+    )
+    prompt = prompt_of(deployment)
+    order = ["Be brief.", "Hello", "I look.", '{"name": "get", "arguments": {"a": "x"}}', "seven"]
+    places = [prompt.index(text) for text in order]
+    assert places == sorted(places)
+    assert again["output"][-1]["content"][0]["text"] == "No."
+
+
+def test_the_system_s_messages_at_the_beginning_are_one(deployment, say):
+    say(PLAIN)
+    items = [{"role": "developer", "content": "Second."}, {"role": "user", "content": "Hello"}]
+    ask(deployment, instructions="First.", input=items)
+    assert prompt_of(deployment).count("<|system|>") == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("tool", "name", "expected"),
+    [
+        (
+            {"type": "namespace", "name": "far", "tools": [GET]},
+            "far__get",
+            {"type": "function_call", "namespace": "far", "name": "get", "arguments": '{"a": "x"}'},
+        ),
+        (
+            {"type": "custom", "name": "run"},
+            "run",
+            {"type": "custom_tool_call", "name": "run", "input": "x"},
+        ),
+    ],
+)
+def test_other_tools_are_functions_of_the_model(deployment, say, streamed, tool, name, expected):
+    say(TURN.replace("NAME", name).replace("KEY", "input" if "input" in expected else "a"))
+    call = answer_of(deployment, streamed, tools=[tool])["output"][-1]
+    assert expected.items() <= call.items()
+    say(PLAIN)
+    result = {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": "seven"}
+    deployment.engines["writer"].received.clear()
+    ask(deployment, input=[call, result], tools=[tool])
+    assert f'{{"name": "{name}", "arguments": ' in prompt_of(deployment)
+
+
+def test_hosted_tools_are_left_out(deployment, say):
+    say(PLAIN)
+    body = {"model": "writer", "input": "Hello", "tools": [{"type": "web_search"}, GET]}
+    response = deployment.post(PATH, body)
+    assert response.headers["x-penstock-ignored"] == "tools[0]"
+    assert [tool["type"] for tool in response.json()["tools"]] == ["function"]
+    assert len(deployment.job("writer").params.turn.tools) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "calls", "names"),
+    [
+        (None, "auto", ["get", "set"]),
+        ("none", "none", ["get", "set"]),
+        ("required", "required", ["get", "set"]),
+        ({"type": "function", "name": "set"}, "required", ["set"]),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "get"}, {"type": "web_search"}],
+            },
+            "auto",
+            ["get"],
+        ),
+    ],
+)
+def test_what_may_be_called(deployment, say, choice, calls, names):
+    say(PLAIN)
+    ask(deployment, tools=[GET, GET | {"name": "set", "strict": True}], tool_choice=choice)
+    rules = deployment.job("writer").params.turn
+    assert (rules.calls, [rule.name for rule in rules.tools]) == (calls, names)
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        ({"type": "json_object"}, "json_schema"),
+        ({"type": "json_schema", "name": "n", "schema": SCHEMA}, "json_schema"),
+        ({"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": False},
+         "loose_json_schema"),
+    ],
+)  # fmt: skip
+def test_the_format_stands_beside_tools(deployment, say, form, kind):
+    say(PLAIN)
+    answer = ask(deployment, tools=[GET], text={"format": form, "verbosity": "low"})
+    assert deployment.job("writer").params.turn.text.kind == kind
+    assert answer["text"]["format"] == form
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_log_probabilities(deployment, say, streamed):
+    say(PLAIN)
+    include = ["message.output_text.logprobs"]
+    answer = answer_of(deployment, streamed, include=include, top_logprobs=1)
+    entries = answer["output"][-1]["content"][0]["logprobs"]
+    assert entries
+    assert all(len(entry["top_logprobs"]) == 1 for entry in entries)
+
+
+def test_what_an_answer_repeats(deployment, say):
+    say(PLAIN)
+    given = {
+        "temperature": 0.5, "top_p": 0.5, "metadata": {"a": "b"}, "truncation": "auto",
+        "max_output_tokens": 64,
+    }  # fmt: skip
+    answer = ask(deployment, reasoning={"effort": "low", "summary": "auto"}, **given)
+    assert given.items() <= answer.items()
+    assert (answer["reasoning"]["effort"], answer["reasoning"]["summary"]) == ("low", "auto")
+
+
+def signed(deployment: Deployment, say: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Signed reasoning without its text, and the message behind it."""
+    say(PLAIN)
+    reasoning, message = ask(deployment, include=["reasoning.encrypted_content"])["output"]
+    deployment.engines["writer"].received.clear()
+    return {**reasoning, "content": None}, message
+
+
+@pytest.mark.parametrize("beside", [None, [{"type": "reasoning_text", "text": "Other."}]])
+def test_signed_reasoning_reaches_the_prompt(deployment, say, beside):
+    """The signed text counts, not the text beside it."""
+    reasoning, message = signed(deployment, say)
+    items = [reasoning | {"content": beside}, message, {"role": "user", "content": "Go on."}]
+    response = deployment.post(PATH, {"model": "writer", "input": items})
+    assert "x-penstock-ignored" not in response.headers
+    assert "<think>\nHm.\n</think>\n\nNo." in prompt_of(deployment)
+    assert "Other." not in prompt_of(deployment)
+
+
+def test_reasoning_that_is_not_ours_is_left_out(deployment, say):
+    """One warning says it of a whole conversation."""
+    reasoning, message = signed(deployment, say)
+    begin = "B" if reasoning["encrypted_content"][0] == "A" else "A"
+    forged = {**reasoning, "encrypted_content": begin + reasoning["encrypted_content"][1:]}
+    foreign = {**reasoning, "encrypted_content": "gAAAAABo\u00e4"}
+    question = {"role": "user", "content": "Go on."}
+    items = [question, forged, message, question, foreign, message, question]
+    response = deployment.post(PATH, {"model": "writer", "input": items})
+    assert response.headers["x-penstock-ignored"] == "input[1].encrypted_content"
+    assert "No." in prompt_of(deployment)
+    assert "Hm." not in prompt_of(deployment)
+
+
+def test_input_tokens_are_those_of_the_prompt(deployment, say):
+    say(PLAIN)
+    asked = {"model": "writer", "input": "Hello", "tools": [GET]}
+    answer = deployment.ask(PATH, **asked)
+    counted = deployment.ask(f"{PATH}/input_tokens", **asked)
+    assert counted == {
+        "object": "response.input_tokens", "input_tokens": answer["usage"]["input_tokens"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{"store": True}, {"previous_response_id": "r"}])
+def test_nothing_is_stored_without_a_state_folder(deployment, fields):
+    response = deployment.post(PATH, {"model": "writer", "input": "Hello"} | fields)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (501, "state_unavailable")
+    assert [error["param"]] == [*fields]
+
+
+def test_a_stream_that_fails(deployment):
+    deployment.reset(tokens=[40] * 8, fail_after=4)
+    *_, error, failed = events_of(deployment)
+    assert error["code"] == failed["response"]["error"]["code"] == "row_failed"
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+    assert failed["response"]["status"] == "failed"
+
+
+def custom(**fields: Any) -> list[dict[str, Any]]:
+    return [{"type": "custom", "name": "run"} | fields]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"conversation": "c"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"input": []}, "input"),
+        ({"input": [{"content": "x"}]}, "input[0].role"),
+        ({"input": [{"type": "compaction"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+         "input[0].content[0].type"),
+        ({"input": [{"type": "function_call", "name": "f", "call_id": "c", "arguments": "[]"}]},
+         "input[0].arguments"),
+        ({"input": [{"role": "user", "content": "x"},
+                    {"type": "function_call_output", "call_id": "c", "output": "x"}]},
+         "input[1].call_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [GET], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ({"tools": [GET], "tool_choice": {"type": "function", "name": "no"}}, "tool_choice.name"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [GET, GET]}, "tools[1].name"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [GET, {"type": "namespace", "name": "n", "tools": [GET | {"parameters": 1}]}]},
+         "tools[1].tools[0].parameters"),
+        ({"tools": custom(format={"type": "grammar", "syntax": "lark"})}, "tools[0].format"),
+        ({"text": {"format": {"type": "json_schema", "name": "n", "schema": 1}}},
+         "text.format.schema"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field(deployment, fields, param):
+    error = deployment.refusal(PATH, **{"model": "writer", "input": "Hello"} | fields)
+    assert error["param"] == param
+    assert param in error["message"]
