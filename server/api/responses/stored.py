@@ -41,9 +41,13 @@ async def items_before(request: Request, response_id: str) -> list[ResponseItem]
     field = "previous_response_id"
     with _naming(field):
         state, owner = stored_of(request)
-        line = await in_state(state.responses.line, response_id, owner)
+        most = service_of(request).limits.max_body_size
+        line = await in_state(state.responses.line, response_id, owner, most)
     if not line:
         raise invalid(field, f"there is no response {quoted(response_id)}")
+    if sum(each.bytes for each in line) > most:
+        message = f"{field}: the conversation has more than {most} bytes (--max-body-size)"
+        raise RefusalError("too_large", message, field)
     items: list[ResponseItem] = []
     for each in line:
         items += msgspec.json.decode(each.input, type=list[ResponseItem])

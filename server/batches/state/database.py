@@ -215,8 +215,8 @@ def _fill(connection: sqlite3.Connection, *, is_new: bool) -> None:
         raise sqlite3.DatabaseError(f"it is of a newer release (version {version})")
     if version == 0 and not is_new:
         raise sqlite3.DatabaseError("it has no tables, and is not a new one")
-    lacking = "".join(_TABLES[version:])
-    connection.executescript(f"BEGIN; {lacking} PRAGMA user_version = {_VERSION}; COMMIT;")
+    if lacking := "".join(_TABLES[version:]):
+        connection.executescript(f"BEGIN; {lacking} PRAGMA user_version = {_VERSION}; COMMIT;")
 
 
 class UnknownItemError(LookupError):

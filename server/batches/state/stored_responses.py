@@ -9,9 +9,10 @@ from server.batches.state.database import Change, Database, Row, insertion
 _LIVE = "is_deleted = 0 AND expires_at > ?"
 _LINE = f"""
 WITH RECURSIVE line AS (
-    SELECT *, 0 AS depth FROM responses WHERE id = ? AND owner = ? AND {_LIVE}
+    SELECT *, 0 AS depth, bytes AS total FROM responses WHERE id = ? AND owner = ? AND {_LIVE}
     UNION ALL
-    SELECT responses.*, depth + 1 FROM responses JOIN line ON responses.id = line.parent
+    SELECT responses.*, depth + 1, total + responses.bytes
+    FROM responses JOIN line ON responses.id = line.parent WHERE total <= ?
 )
 SELECT * FROM line ORDER BY depth DESC
 """  # noqa: S608 (names of ours)
@@ -60,10 +61,11 @@ class StoredResponses:
         )
         return _response(found[0]) if found else None
 
-    def line(self, response_id: str, owner: str) -> list[StoredResponse]:
-        """The response that `get` would find and those before it, the first of all at first."""
-        rows = self._database.rows(_LINE, response_id, owner, time.time())
-        return [_response(row[:-1]) for row in rows]
+    def line(self, response_id: str, owner: str, most_bytes: int) -> list[StoredResponse]:
+        """The response that `get` would find and those before it, the first of all at first. Where
+        they have more than `most_bytes`, the first ones are left out."""
+        rows = self._database.rows(_LINE, response_id, owner, time.time(), most_bytes)
+        return [_response(row[: len(StoredResponse.__struct_fields__)]) for row in rows]
 
     def delete(self, response_id: str, owner: str) -> bool:
         """Delete a response. Its items stay while a live one comes after it. Returns if it was

@@ -120,14 +120,14 @@ async def ask(url: str, bodies: list[dict[str, Any]]) -> list[str]:
             async with places:
                 return await client.post("/v1/chat/completions", json=body)
 
-        async def both(body: dict[str, Any]) -> list[httpx.Response]:
+        async def both(body: dict[str, Any]) -> tuple[httpx.Response, httpx.Response]:
             return await asyncio.gather(post(body), post(body | streamed))
 
         found: list[str] = []
         for body, answers in zip(bodies, await asyncio.gather(*map(both, bodies)), strict=True):
             found += [f"{body}: {fault}" for fault in faults(body, *answers)]
             if difference(*answers):
-                alone = [await post(body), await post(body | streamed)]
+                alone = await post(body), await post(body | streamed)
                 found += [f"{body}: {fault}" for fault in [difference(*alone)] if fault]
         return found
 

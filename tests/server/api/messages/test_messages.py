@@ -75,7 +75,7 @@ def joined(events: list[dict[str, Any]]) -> dict[str, Any]:
     assert (message["content"], message["stop_reason"]) == ([], None)
     is_open = False
     for event in others:
-        index, delta = event.get("index"), event.get("delta")
+        index, delta = event.get("index"), event.get("delta", {})
         if event["type"] == "content_block_start":
             assert (is_open, index) == (False, len(message["content"]))
             is_open = True

@@ -25,7 +25,7 @@ from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment
 from tests.server.support import api_keys
 
-MOST = 20_000
+MOST, LONGEST = 20_000, 16_000
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> State:
 @pytest.fixture(scope="module")
 def open_deployment(tokenizer, state) -> Iterator[Deployment]:
     fields = {"state": state, "api_keys": api_keys("mine", "yours"), "max_stored_size": MOST}
+    fields |= {"max_body_size": LONGEST}
     with chat_deployment(tokenizer, {"writer": WRITER}, **fields) as deployment:
         yield deployment
 
@@ -121,6 +122,17 @@ def test_a_full_store_is_no_error_unless_it_has_to_be_stored(deployment, say):
     assert ask(deployment)["store"], "the other key has its own"
     deployment.http.headers.update(MINE)
     assert ask(deployment, previous_response_id=ids[0], store=False)
+
+
+def test_a_conversation_is_no_longer_than_a_body(deployment, say):
+    say(PLAIN)
+    first = ask(deployment, input="a" * (LONGEST // 2), truncation="auto")
+    again = {"previous_response_id": first["id"], "truncation": "auto"}
+    second = ask(deployment, input="b" * (LONGEST // 2), **again)
+    fields = {"model": "writer", "input": "Go on.", "previous_response_id": second["id"]}
+    refused = deployment.refusal(PATH, **fields)
+    assert (refused["code"], refused["param"]) == ("too_large", "previous_response_id")
+    assert f"more than {LONGEST} bytes" in refused["message"]
 
 
 def test_a_lost_database_is_no_error_unless_it_has_to_be_stored(deployment, say, state):

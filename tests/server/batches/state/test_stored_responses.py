@@ -33,8 +33,8 @@ def state(tmp_path: Path) -> StateFolder:
     return state
 
 
-def line(state: StateFolder, name: str, owner: str = "me") -> str:
-    return "".join(each.id for each in state.responses.line(name, owner))
+def line(state: StateFolder, name: str, owner: str = "me", most: int = 10 * SIZE) -> str:
+    return "".join(each.id for each in state.responses.line(name, owner, most))
 
 
 def delete(state: StateFolder, name: str) -> None:
@@ -50,7 +50,9 @@ def expire(state: StateFolder, name: str) -> None:
 
 def test_a_line_is_what_came_before(state: StateFolder) -> None:
     assert [line(state, name) for name in "abcd"] == ["a", "ab", "abc", "abd"]
-    assert state.responses.line("c", "me")[0] == state.responses.get("a", "me") == response("a")
+    assert [line(state, "c", most=most) for most in (0, SIZE, 2 * SIZE)] == ["c", "bc", "abc"]
+    (first,) = state.responses.line("a", "me", SIZE)
+    assert first == state.responses.get("a", "me") == response("a")
 
 
 def test_what_is_another_owner_s_does_not_exist(state: StateFolder) -> None:
