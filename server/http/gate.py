@@ -31,6 +31,9 @@ from server.service.service import Service
 
 _SLASHES = re.compile(r"(/|%2f)+$", re.IGNORECASE)
 
+_MOST_IGNORED = 4096
+"""Characters of a header: proxies bound all headers together, to 8 KB and more."""
+
 
 class RouteTable:
     """A path without parameters is found by one look-up, one with parameters by its pattern. HEAD
@@ -202,8 +205,16 @@ def _own_headers(scope: Scope, record: RequestRecord) -> list[tuple[bytes, bytes
     if is_anthropics(scope):
         headers.append((b"request-id", record.request_id.encode()))  # as its SDKs read it
     if record.ignored:
-        headers.append((b"x-penstock-ignored", ",".join(record.ignored).encode()))
+        headers.append((b"x-penstock-ignored", _ignored(record.ignored).encode()))
     return headers
+
+
+def _ignored(names: Sequence[str]) -> str:
+    """The names as one header, with `...` in place of those for which it has no room."""
+    text = ",".join(names)
+    if len(text) <= _MOST_IGNORED:
+        return text
+    return text[:_MOST_IGNORED].rpartition(",")[0] + ",..."
 
 
 def _note_unanswered(scope: Scope, record: RequestRecord) -> None:

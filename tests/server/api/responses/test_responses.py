@@ -184,6 +184,15 @@ def test_hosted_tools_are_left_out(deployment, say):
     assert len(deployment.job("writer").params.turn.tools) == 1
 
 
+def test_what_is_left_out_fits_a_header(deployment, say):
+    say(PLAIN)
+    tools = [GET, *([{"type": "web_search"}] * 1000)]
+    answer = deployment.post(PATH, {"model": "writer", "input": "Hello", "tools": tools})
+    named = answer.headers["x-penstock-ignored"].split(",")
+    assert named == [*(f"tools[{number + 1}]" for number in range(len(named) - 1)), "..."]
+    assert 100 < len(named) < 1000
+
+
 @pytest.mark.parametrize(
     ("choice", "calls", "names"),
     [
