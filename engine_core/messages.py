@@ -45,7 +45,7 @@ class ToolRules(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
 
 class TurnRules(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """What an assistant's turn may hold besides free text.
+    """The parts that an assistant's turn may have besides free text.
 
     form        how reasoning and calls are written
     tools       those that may be called

@@ -83,7 +83,7 @@ async def chat_plan(
 
 
 def chat_options(body: ChatRequest, tools: RequestedTools | None) -> ChatOptions:
-    """What the template gets beside the messages."""
+    """The options that the template gets beside the messages."""
     variables = {**(body.chat_template_kwargs or {})}
     if body.reasoning_effort == "none":
         variables = {"enable_thinking": False, "thinking": False, **variables}

@@ -88,7 +88,7 @@ class ChatTurn:
         )
 
     def deltas(self, piece: TextPiece) -> list[Delta]:
-        """What a piece's events add to its message."""
+        """The additions of a piece's events to its message."""
         return [*self._deltas(piece)]
 
     def _deltas(self, piece: TextPiece) -> Iterator[Delta]:

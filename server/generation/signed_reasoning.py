@@ -22,7 +22,7 @@ class SignedReasoning:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """That of the daemon that serves the request."""
+        """The one of the daemon that serves the request."""
         return cls(service_of(request).config.state.secret)
 
     def seal(self, text: str, *, whole: bool = True) -> str:
@@ -31,7 +31,7 @@ class SignedReasoning:
         return base64.b64encode(self._signature(text.encode()) + data).decode()
 
     def opened(self, sealed: str, shown: str = "") -> str | None:
-        """The reasoning that was sealed; what is `shown` beside a seal without text. None if
+        """The reasoning that was sealed, which is `shown` beside a seal without text. None if
         another daemon sealed it, or someone has changed it."""
         try:
             data = base64.b64decode(sealed, validate=True)

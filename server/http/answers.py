@@ -106,12 +106,7 @@ class EventStream(Response):
     `events` is closed whatever happens: a client that leaves cancels it where it waits.
     """
 
-    def __init__(
-        self,
-        events: AsyncGenerator[bytes],
-        last: bytes = DONE,
-        failure: Failure = error_event,
-    ) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], last: bytes, failure: Failure) -> None:
         """`failure` makes the last events after an error."""
         super().__init__(
             headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8"

@@ -103,7 +103,7 @@ class AssistantAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageAddition(msgspec.Struct, frozen=True, kw_only=True):
-    """An event's addition to a block, of one of these types; or the answer's end."""
+    """An event's addition to a block, of one of these types, or the answer's end."""
 
     type: (
         Literal["text_delta", "thinking_delta", "signature_delta", "input_json_delta"] | UnsetType

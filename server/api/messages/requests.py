@@ -165,7 +165,7 @@ class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema")
 
 
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the answer is like."""
+    """The form of the answer."""
 
     format: OutputFormat | None = None
     """`{"type": "json_schema", "schema": {...}}`: JSON that is valid by a schema."""

@@ -50,7 +50,7 @@ class OutputReasoning(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"
 
 
 class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
-    """What the model says."""
+    """A message of the model."""
 
     id: str
     """Unique name of the item."""

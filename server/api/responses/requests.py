@@ -178,7 +178,7 @@ Metadata = Annotated[
 
 
 class ResponsePrompt(msgspec.Struct, kw_only=True, frozen=True):
-    """What the model reads, for an answer or to be counted."""
+    """The prompt of an answer, or one to be counted."""
 
     model: str | None = None
     """A model with a [chat template](#chat-templates). Default: [the only one that

@@ -89,7 +89,7 @@ class AskedOfChat(NamedTuple):
 
 
 async def asked_of_chat(request: Request, body: ResponsePrompt) -> AskedOfChat:
-    """What a request asks of a chat. Raises RefusalError, naming the field."""
+    """The request as one of chat. Raises RefusalError, naming the field."""
     tools = OfferedTools(body)
     items = ItemMessages(body.instructions, SignedReasoning.of(request))
     if body.previous_response_id is not None:

@@ -31,7 +31,7 @@ ResponseId = Annotated[str, "The response's id."]
 
 
 class _Output(msgspec.Struct, frozen=True):
-    """What of an answer the next request gets."""
+    """The part of an answer that the next request gets."""
 
     output: list[ResponseItem]
 

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine_core.refusal import RefusalError
-from server.http.answers import EventStream, event
+from server.http.answers import DONE, EventStream, error_event, event
 from server.http.body import ClientLeftError
 from server.http.gate import Gate, RouteTable
 from server.service.endpoint import Endpoint
@@ -31,7 +31,7 @@ async def late(_: Request) -> Response:
         yield event(b"{}")
         raise RefusalError("too_large", "too many", "logprobs")
 
-    return EventStream(events())
+    return EventStream(events(), DONE, error_event)
 
 
 async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
