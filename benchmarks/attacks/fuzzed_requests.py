@@ -3,7 +3,7 @@
 An endpoint is drawn, and an example of its body. Some more fields of its schema are set, at times
 to a value that the schema allows. Then parts of the body, its bytes, its content type or its
 parameters may be spoilt. Uploads hold lines of batches that are made in the same way, and the ids
-of files and batches that the daemon gave are asked for again.
+of files, batches and stored responses that the daemon gave are asked for again.
 """
 
 import copy
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from benchmarks.attacks.target import Target
 
-_GIVEN_ID = re.compile(rb'"id": ?"((?:file|batch)-[^"]+)"')
+_GIVEN_ID = re.compile(rb'"id": ?"((?:file-|batch-|resp_|msgbatch_)[^"]+)"')
 _MOST_IDS, _MOST_LINES = 64, 8
 _TEXTS = (
     "", "hi", "The function returns", "x" * 5000, " " * 300, "\u0301" * 50, "\U0001f600" * 40,

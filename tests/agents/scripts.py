@@ -12,7 +12,7 @@ ARGUMENTS = {"city": "Zürich", "days": 3}
 
 def between(blanks: int) -> str:
     """As many characters between a key and its value. A call's own keys may have four at most."""
-    return " " if blanks == 1 else "\n" + " " * (blanks - 1)
+    return " " * blanks if blanks < 2 else "\n" + " " * (blanks - 1)
 
 
 def call(name: str, arguments: object, blanks: int = 1) -> str:
@@ -56,6 +56,12 @@ SCRIPTS = {
     "corrected-call": (
         call("Weather", ARGUMENTS | {"city": "Bern"}, blanks=3),
         call("Weather", ARGUMENTS, blanks=4),
+    ),
+    "typed-call": (call("Weather", ARGUMENTS, blanks=4),),
+    "handoff": (
+        call("transfer_to_weather", {}, blanks=0),
+        call("get_weather", ARGUMENTS),
+        ANSWER,
     ),
     "corrected-text": (text(ARGUMENTS | {"city": "Bern"}, blanks=5), text(ARGUMENTS, blanks=6)),
     "fields": (

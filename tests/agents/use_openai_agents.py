@@ -1,4 +1,4 @@
-"""openai-agents: an agent with a tool, by the Responses API."""
+"""openai-agents: an agent with a tool, and one that hands over to it, by the Responses API."""
 
 import asyncio
 
@@ -49,3 +49,9 @@ async def streamed(agent):
 
 def test_streamed_agent(agent):
     assert asyncio.run(streamed(agent)) == (ANSWER, ANSWER)
+
+
+def test_an_agent_that_hands_over(agent, daemon):
+    desk = Agent("Desk", model=daemon.model, handoffs=[agent])
+    result = asyncio.run(Runner.run(desk, question("handoff")))
+    assert (result.final_output, result.last_agent) == (ANSWER, agent)

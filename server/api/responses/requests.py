@@ -141,7 +141,7 @@ class TextSchema(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema", o
     error."""
 
 
-class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The form of the text."""
 
     format: PlainText | TextObject | TextSchema | None = None

@@ -82,6 +82,7 @@ def test_the_items_of_a_turn(deployment, say, streamed):
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert usage["output_tokens_details"]["reasoning_tokens"] > 0
     assert answer["tools"][0]["name"] == "get"
+    assert answer["text"] == {"format": {"type": "text"}}
 
 
 def test_the_events_of_a_turn(deployment, say):
@@ -234,7 +235,7 @@ def test_the_format_stands_beside_tools(deployment, say, form, kind):
     say(PLAIN)
     answer = ask(deployment, tools=[GET], text={"format": form, "verbosity": "low"})
     assert deployment.job("writer").params.turn.text.kind == kind
-    assert answer["text"]["format"] == form
+    assert answer["text"] == {"format": form, "verbosity": "low"}
 
 
 @pytest.mark.parametrize("streamed", [False, True])
