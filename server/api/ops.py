@@ -81,6 +81,7 @@ async def ready(request: Request) -> Health:
 
 
 health_ready = ready.at("/health/ready", order=260)
+ping = ready.at("/ping", order=265)
 
 
 @answers(Endpoint("GET", "/version", "Operations", order=270))

@@ -89,7 +89,8 @@ def test_no_answer_names_the_scheme_the_host_or_the_port(deployment):
 
 
 def test_health_and_version(deployment):
-    told = {path: {"status": "ok"} for path in ("/health", "/health/live", "/health/ready")}
+    probes = ("/health", "/health/live", "/health/ready", "/ping")
+    told = {path: {"status": "ok"} for path in probes}
     for path, said in {**told, "/version": {"version": __version__}}.items():
         response = deployment.http.get(path)
         assert (response.status_code, response.json()) == (200, said)
