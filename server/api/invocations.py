@@ -22,6 +22,7 @@ _FORMS = (
     (create_completion, ("prompt",)),
     (create_poolings, ("input", "task")),
     (create_embeddings, ("input",)),
+    (create_embeddings, ("messages",)),
     (create_classifications, ("input",)),
     (create_scores, ("text_1", "text_2")),
     (create_scores, ("queries", "documents")),
