@@ -26,6 +26,8 @@ def test_models_in_the_order_of_the_configuration(deployment):
     assert [card["id"] for card in body["data"]] == ["writer", "embedder", "ranker"]
     assert {card["object"] for card in body["data"]} == {"model"}
     assert {card["max_model_len"] for card in body["data"]} == {2048}
+    assert [card["root"] for card in body["data"]] == ["writer", "embedder", "ranker"]
+    assert {card["parent"] for card in body["data"]} == {None}
 
 
 def test_a_model_that_is_served_as_text_alone(encoders):
