@@ -1,7 +1,6 @@
 """`/invocations`: SageMaker's one path for every request, as vLLM serves it."""
 
 from functools import reduce
-from operator import or_
 
 from fastapi import Request, Response
 
@@ -33,7 +32,8 @@ have them, the first that the model serves is meant. `/pooling` is vLLM's last, 
 """
 
 _ANSWERS, _BODIES = (
-    reduce(or_, (form.operation.types[number] for form, _ in _FORMS)) for number in (0, 1)
+    reduce(lambda one, other: one | other, (form.operation.types[number] for form, _ in _FORMS))
+    for number in (0, 1)
 )
 
 

@@ -188,7 +188,7 @@ def test_the_scores_of_a_prompt(deployment, tokenizer, width):
     for id_, entry in zip(ids[1:], entries, strict=True):
         assert entry[str(id_)]["logprob"] == -0.5
         assert len(entry) <= width + 1
-    assert "prompt_logprobs" not in chat(deployment)
+    assert chat(deployment)["prompt_logprobs"] is None
     assert error(deployment, prompt_logprobs=0, stream=True)["param"] == "prompt_logprobs"
 
 
