@@ -10,7 +10,7 @@ from msgspec import Struct
 from engine_core.refusal import RefusalError
 from server.api.declaration import answers
 from server.generation.chat_turn import CallIds, ChatTurn
-from server.generation.choice import TextPiece
+from server.generation.choice import TextPiece, absent
 from server.generation.conversation import ChatOptions, chat_prompt, last_answer
 from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, choices, generation_plan
@@ -170,7 +170,7 @@ class ChatForm(TextForm):
                     delta=added[0] if added else Delta(content=piece.text),
                     logprobs=await self._logprobs(piece),
                     finish_reason=None,
-                    token_ids=piece.token_ids,
+                    token_ids=absent(piece.token_ids),
                 )
             )
         for other in added[1:]:
@@ -180,7 +180,9 @@ class ChatForm(TextForm):
         chunks = [msgspec.structs.replace(self._chunk, choices=[delta]) for delta in deltas]
         # A call's end alone adds nothing.
         if chunks:
-            chunks[0] = msgspec.structs.replace(chunks[0], prompt_token_ids=piece.prompt_ids)
+            chunks[0] = msgspec.structs.replace(
+                chunks[0], prompt_token_ids=absent(piece.prompt_ids)
+            )
         return chunks
 
     async def _logprobs(self, piece: TextPiece) -> ChatLogprobs | None:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from fastapi import Request, Response
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from server.api.declaration import answers
-from server.generation.choice import TextPiece
+from server.generation.choice import TextPiece, absent
 from server.generation.generation import Generation, TextForm, answer
 from server.generation.plan import GenerationPlan, check_choices, choices, generation_plan
 from server.generation.scores import ScoredToken, score_columns
@@ -82,7 +82,13 @@ class CompletionForm(TextForm):
         return replace(self._chunk, choices=choices, usage=generation.usage())
 
     async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
-        return [replace(self._chunk, choices=[await self.choice(piece)])]
+        choice = replace(
+            await self.choice(piece),
+            token_ids=absent(piece.token_ids),
+            prompt_token_ids=absent(piece.prompt_ids),
+            prompt_logprobs=UNSET,
+        )
+        return [replace(self._chunk, choices=[choice])]
 
     async def choice(self, piece: TextPiece) -> CompletionChoice:
         return CompletionChoice(

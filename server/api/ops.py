@@ -55,6 +55,7 @@ def _card(registry: Registry, model: Model, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=registry.created,
+        root=model.name,
         max_model_len=model.max_model_len,
         text_only=True if model.text_only else UNSET,
     )
@@ -81,6 +82,7 @@ async def ready(request: Request) -> Health:
 
 
 health_ready = ready.at("/health/ready", order=260)
+ping = ready.at("/ping", order=265)
 
 
 @answers(Endpoint("GET", "/version", "Operations", order=270))

@@ -8,7 +8,6 @@ from typing import TypeVar, get_args
 
 import msgspec
 from fastapi import Request
-from msgspec import UNSET, UnsetType
 from tokenizers import Encoding
 
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS, SlicedText
@@ -64,8 +63,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that the model takes at most."""
     tokens: list[int]
     """The ids."""
-    token_strs: list[str] | UnsetType = UNSET
-    """The tokens as the vocabulary writes them, if `return_token_strs` asks for them."""
+    token_strs: list[str] | None = None
+    """The tokens as the vocabulary writes them, if `return_token_strs` asks for them; else null."""
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -105,7 +104,7 @@ async def create_tokens(request: Request, body: TokenizeRequest, model: Model) -
     """The token ids of a text, or of the prompt that a chat template makes of messages."""
     text, special = await _text(request, model, body)
     tokens = await tokens_of(request, model, text, special=special)
-    strings: list[str] | UnsetType = UNSET
+    strings: list[str] | None = None
     if body.return_token_strs:
         entry = model.tokenizer.token_bytes.entry
         strings = await in_thread(lambda: [*map(entry, tokens)])

@@ -42,7 +42,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     def token_ids(self) -> list[int]:
         """Every sampled token, a stop token included."""
         ids = self.choices[0].token_ids
-        return [] if isinstance(ids, msgspec.UnsetType) else ids
+        return ids if isinstance(ids, list) else []
 
     @property
     def finish_reason(self) -> FinishReason | None:

@@ -69,11 +69,16 @@ class TextPiece(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
     tokens: Sequence[ScoredToken]
     prompt_tokens: Sequence[ScoredToken]
-    token_ids: list[int] | UnsetType
-    prompt_ids: list[int] | UnsetType
+    token_ids: list[int] | None
+    prompt_ids: list[int] | None
     echo: str = ""
     events: Sequence[Event] = ()
     has_called: bool = False
+
+
+def absent(ids: list[int] | None) -> list[int] | UnsetType:
+    """What a chunk of a stream has of `ids`: nothing where a whole answer has null."""
+    return UNSET if ids is None else ids
 
 
 class Prompt:
@@ -210,8 +215,8 @@ class Choice:
             self.finish_reason,
             [] if self._sampled is None else self._sampled,
             self._new_scores(),
-            self._ids.tolist() if plan.return_token_ids else UNSET,
-            self._prompt.ids if plan.return_token_ids and not self._begun else UNSET,
+            self._ids.tolist() if plan.return_token_ids else None,
+            self._prompt.ids if plan.return_token_ids and not self._begun else None,
             echo,
             events,
             self._turn is not None and self._turn.has_called,

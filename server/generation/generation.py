@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from fastapi import Request, Response
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 from starlette.types import Scope
 
@@ -285,10 +285,10 @@ class TextForm(AnswerForm):
     async def _chunks(self, piece: TextPiece) -> Sequence[Struct]:
         """The chunks of a piece, without usage."""
 
-    async def _scores_of_prompt(self, piece: TextPiece) -> PromptLogprobs | UnsetType:
+    async def _scores_of_prompt(self, piece: TextPiece) -> PromptLogprobs | None:
         width = self._prompt_logprobs
         if width is None:
-            return UNSET
+            return None
         return await prompt_logprobs(piece.prompt_tokens, width, self._prompt_text)
 
     async def _choices(self, pieces: Sequence[TextPiece]) -> list[Any]:

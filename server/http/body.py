@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Annotated, Any, Generic, Self, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
+from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope
 
@@ -30,6 +31,8 @@ _READING_RATE = 16 << 10
 _ONLY_NULL = "expected `null`,"
 # A body that has been looked at, in its request's scope.
 _READ = "penstock.body"
+_NULL = Raw(b"null")
+_fields = msgspec.json.Decoder(dict[str, Raw])
 _INDICES = re.compile(r"\[[^]]*\]")
 _LAST_INDEX = re.compile(r"\[[^]]*\]$")
 
@@ -128,6 +131,24 @@ async def looked_at(request: Request) -> bytes:
     """The raw body, which the next `whole_body` has at once. Raises as that does."""
     raw = request.scope[_READ] = await whole_body(request)
     return raw
+
+
+async def fields_of(request: Request) -> dict[str, Raw]:
+    """The fields of a body that are not null, none if it cannot be decoded. The body can still be
+    read. Raises as `whole_body` does."""
+    try:
+        fields = _fields.decode(await looked_at(request))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    return {name: value for name, value in fields.items() if value != _NULL}
+
+
+def text_in(fields: Mapping[str, Raw], name: str) -> str | None:
+    """The text of a field, None where there is none that can be read."""
+    try:
+        return msgspec.json.decode(fields[name], type=str)
+    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 async def _buffered(request: Request, max_bytes: int) -> bytes:

@@ -304,8 +304,9 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: ChatFinishReason | None
     """`length` at `max_tokens`, `timeout` at the deadline, `tool_calls` or `function_call` at an
     end with calls, else `stop`; null before a stream's end."""
-    token_ids: list[int] | UnsetType = UNSET
-    """Ids of the generated tokens, if `return_token_ids` asks for them."""
+    token_ids: list[int] | None = None
+    """Ids of the generated tokens, if `return_token_ids` asks for them; else null, and absent in a
+    stream."""
 
 
 class ChatCompletion(TextAnswer, frozen=True, kw_only=True):
@@ -317,9 +318,9 @@ class ChatCompletion(TextAnswer, frozen=True, kw_only=True):
     """One for each answer; in a stream, the pieces of this chunk."""
     usage: CompletionUsage
     """Counts of tokens; in a stream absent, or with `include_usage` null until the last chunk."""
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | None = None
     """Ids of the prompt, by `return_token_ids`; in a stream in the choice's first chunk."""
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | None = None
     """For each token of the prompt the likeliest and itself, by id, if asked; null for the
     first."""
 
@@ -355,7 +356,8 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     """`length` at `max_tokens`, `timeout` at the deadline, `tool_calls` or `function_call` at an
     end with calls, else `stop`; null before a stream's end."""
     token_ids: list[int] | UnsetType = UNSET
-    """Ids of the generated tokens, if `return_token_ids` asks for them."""
+    """Ids of the generated tokens, if `return_token_ids` asks for them; else null, and absent in a
+    stream."""
 
 
 class ChatChunk(TextAnswer, frozen=True, kw_only=True):

@@ -134,6 +134,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """When the daemon started, in seconds since 1970."""
     owned_by: str = "penstock"
     """Always `penstock`."""
+    root: str
+    """The first of the model's names."""
+    parent: None = None
+    """Always null: adapters are not served."""
     max_model_len: int
     """Tokens that the model takes at most."""
     text_only: bool | UnsetType = UNSET

@@ -85,11 +85,12 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None
     """`length` at `max_tokens`, `stop` at an end, `timeout` at the deadline; null before a stream's
     end."""
-    token_ids: list[int] | UnsetType = UNSET
-    """Ids of the generated tokens, if `return_token_ids` asks for them."""
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType | None = None
+    """Ids of the generated tokens, if `return_token_ids` asks for them; else null, and absent in a
+    stream, like the next two."""
+    prompt_token_ids: list[int] | UnsetType | None = None
     """Ids of the prompt, by `return_token_ids`; in a stream in the choice's first chunk."""
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = None
     """For each token of the prompt the likeliest and itself, by id, if asked; null for the
     first."""
 

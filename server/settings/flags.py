@@ -25,7 +25,7 @@ from server.settings.settings import (
 ENGINE_FLAGS = (FlagGroup.ENGINES, FlagGroup.CAPACITY)
 
 _OF_HEALTH = """\
-/health and /health/ready answer 200 while every model accepts requests, 503
+/health, /health/ready and /ping answer 200 while every model accepts requests, 503
 before and after; use /health/live for a liveness probe."""
 
 

@@ -39,6 +39,7 @@ from server.api.tokenize import (
     tokenizing,
     with_special_tokens,
 )
+from server.http.body import fields_of, text_in
 from server.schemas.common import invalid
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.rerank import Reranking, RerankRequest
@@ -205,7 +206,7 @@ def _predictions(scores: FloatArray, labels: tuple[str, ...]) -> list[tei.Predic
 )
 async def rerank(request: Request) -> Response:
     """Score texts against a query, for clients of TEI, Cohere and others."""
-    fields = await tei.fields_of(request)
+    fields = await fields_of(request)
     is_tei = "texts" in fields and "documents" not in fields
     return await (_rerank_texts if is_tei else create_reranking.handler)(request)
 
@@ -283,7 +284,7 @@ async def answer(request: Request) -> Response:
     """TEI's root, which does what the model is for. It is `/embed` if there is an embedder, or
     else `/embed_sparse`, `/rerank` for a reranker, `/predict` for a classifier; with `model` by the
     task of that."""
-    fields = await tei.fields_of(request)
+    fields = await fields_of(request)
     execution = _named(request, fields).served.execution
     forms = (embed, embed_sparse, rerank)
     form = next((each for each in forms if each.is_served_by(execution)), predict)
@@ -293,11 +294,8 @@ async def answer(request: Request) -> Response:
 def _named(request: Request, fields: Mapping[str, Raw]) -> Model:
     """The model that the body names, if it can be read, or else that of `/info`. Raises
     RefusalError."""
-    try:
-        name = msgspec.json.decode(fields["model"], type=str)
-    except (KeyError, msgspec.MsgspecError, UnicodeDecodeError):
-        return _described(request, None)
-    return _of_any_task(request, name)
+    name = text_in(fields, "model")
+    return _described(request, None) if name is None else _of_any_task(request, name)
 
 
 _of_any_task = _first_of(create_embeddings, embed_sparse, create_classifications, detokenize)
@@ -313,7 +311,7 @@ _of_any_task = _first_of(create_embeddings, embed_sparse, create_classifications
 )
 async def tokenize(request: Request) -> Response:
     """The tokens of texts, or of the prompt that a chat template makes of messages."""
-    fields = await tei.fields_of(request)
+    fields = await fields_of(request)
     is_tei = "inputs" in fields and fields.keys().isdisjoint(("prompt", "messages"))
     return await (_tokenize_texts if is_tei else create_tokens)(request)
 

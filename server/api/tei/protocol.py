@@ -7,15 +7,12 @@ from typing import Literal
 
 import msgspec
 from fastapi import Response
-from msgspec import Raw
-from starlette.requests import Request
 
 from engine_core.messages import Tokenization
 from engine_core.refusal import ErrorCode, RefusalError
 from server.api import declaration
 from server.errors import ErrorBody
 from server.http.answers import ErrorAnswer
-from server.http.body import looked_at
 from server.schemas.common import Count, TextOrIds
 from server.service.endpoint import OWN_ERRORS, Errors, operation
 from server.service.service import Model
@@ -263,8 +260,6 @@ _KINDS: Mapping[ErrorCode, tuple[int, TEIErrorType]] = {
     "draining": (503, "Unhealthy"),
 }
 _BACKEND: tuple[int, TEIErrorType] = (424, "Backend")
-_NULL = Raw(b"null")
-_fields = msgspec.json.Decoder(dict[str, Raw])
 
 
 class EmptyBatchError(RefusalError):
@@ -291,16 +286,6 @@ EITHER_ERRORS = Errors(ErrorBody | TEIError, {**ERRORS.statuses, **OWN_ERRORS.st
 answers = partial(declaration.answers, errors=ERRORS)
 reads = partial(declaration.reads, errors=ERRORS)
 described = partial(operation, errors=ERRORS)
-
-
-async def fields_of(request: Request) -> dict[str, Raw]:
-    """The fields of a body that are not null, none if it cannot be decoded. The body can still be
-    read. Raises RefusalError."""
-    try:
-        fields = _fields.decode(await looked_at(request))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-    return {name: value for name, value in fields.items() if value != _NULL}
 
 
 def side(options: TextOptions) -> Literal["left", "right"]:

@@ -57,7 +57,8 @@ def save_models(root: Path) -> dict[str, Path]:
     models = {PurePath(name).name: root / name for name in names}
     shutil.copytree(demo_models()[GENERATOR_NAME], models["writer"])
     shutil.copytree(demo_models()[EMBEDDER_NAME], models["embedder"])
-    (models["writer"] / "chat_template.jinja").write_text(TEMPLATE)
+    for name in ("writer", "embedder"):
+        (models[name] / "chat_template.jinja").write_text(TEMPLATE)
     change(models["embedder"] / "config.json", is_matryoshka=True)
     write_sparse_embedder(models["sparse"])
     size = json.loads((models["sparse"] / "config.json").read_text())["vocab_size"]

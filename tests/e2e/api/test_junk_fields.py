@@ -92,6 +92,7 @@ QUESTIONS = [
 NESTED: dict[str, JSON] = {
     "CompletionRequest": {"prompt": ["The", {"prompt": "A"}], **GENERATION},
     "ChatRequest": {"messages": TALK, **GENERATION},
+    "EmbeddingRequest": {"messages": TALK, "input": None},
     "MessagesRequest": CONVERSATION,
     "CountTokensRequest": CONVERSATION,
     "ResponsesRequest": RESPONSE,

@@ -72,10 +72,10 @@ TEI_FORMS: dict[str, JSON] = {
     "RerankTextsRequest": {"model": "ranker", "query": PANDAS, "texts": ["Paris.", "Bamboo."]},
     "TokenizeTextsRequest": INPUTS,
 }
-# Two names of one thing: a request has one of them.
+# Names of one thing: a request has one of them.
 INSTEAD_OF = {
-    "max_completion_tokens": "max_tokens", "queries": "text_1", "documents": "text_2",
-    "messages": "prompt", "inputs": "texts",
+    "max_completion_tokens": ("max_tokens",), "queries": ("text_1",), "documents": ("text_2",),
+    "messages": ("prompt", "input"), "inputs": ("texts",),
 }  # fmt: skip
 _TEXT = re.compile(r'"(?:text|content)":"(.*?)"[,}]')
 _OF_ONE_ANSWER = re.compile(r'"(id|created|created_at|completed_at|expires_at)": ?("[^"]*"|\d+),?')
@@ -173,7 +173,8 @@ def base_beside(endpoint: str, request: str, path: str, beside: JSON) -> JSON:
     base = base_of(endpoint, request)
     own = [] if path.partition(".")[0] in beside else [path]
     for name in (*own, *beside):
-        base = placed(placed(base, name), INSTEAD_OF.get(name, name))
+        for other in (name, *INSTEAD_OF.get(name, ())):
+            base = placed(base, other)
     return base | beside
 
 

@@ -37,8 +37,11 @@ def test_the_shape_of_an_answer(deployment, say):
                 "message": {"role": "assistant", "content": " world", "refusal": None},
                 "logprobs": None,
                 "finish_reason": "stop",
+                "token_ids": None,
             }
         ],
+        "prompt_token_ids": None,
+        "prompt_logprobs": None,
     }
     assert usage["completion_tokens"] == len(ids) + 1
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]

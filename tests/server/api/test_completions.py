@@ -34,7 +34,17 @@ def test_the_shape_of_a_completion(deployment, say):
     assert body == {
         "object": "text_completion",
         "model": "writer",
-        "choices": [{"index": 0, "text": " world", "logprobs": None, "finish_reason": "stop"}],
+        "choices": [
+            {
+                "index": 0,
+                "text": " world",
+                "logprobs": None,
+                "finish_reason": "stop",
+                "token_ids": None,
+                "prompt_token_ids": None,
+                "prompt_logprobs": None,
+            }
+        ],
         "usage": {
             "prompt_tokens": BOS_AND_HELLO,
             "completion_tokens": len(ids) + 1,

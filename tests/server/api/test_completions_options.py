@@ -7,6 +7,7 @@ import pytest
 
 from tests.patience import wait_until
 from tests.server.api.test_completions import complete, stream
+from tests.server.chat_client import HELLO
 
 FOX = "The quick brown fox jumps over the lazy dog."
 
@@ -115,6 +116,18 @@ def test_token_ids_are_all_that_was_generated(deployment, say, tokenizer, stream
     fields = {"prompt": "Hello", "return_token_ids": True, "n": 2, "max_tokens": 100}
     for choice in deployment.choices("/v1/completions", **fields, stream=streamed):
         assert (choice["prompt_token_ids"], choice["token_ids"]) == (prompt, [*ids, 1])
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_what_nobody_asked_for_is_null_and_absent_in_a_stream(chats, path):
+    asked = {"model": "writer", "max_tokens": 2}
+    asked |= {"messages": HELLO} if "chat" in path else {"prompt": "Hello"}
+    body = chats.ask(path, **asked)
+    told = body["choices"][0] | body
+    names = ("token_ids", "prompt_token_ids", "prompt_logprobs")
+    assert [told[name] for name in names] == [None] * 3
+    stream = chats.post(path, asked | {"stream": True}).text
+    assert not [name for name in names if name in stream]
 
 
 def test_the_log_probabilities_of_a_prompt(deployment, tokenizer):

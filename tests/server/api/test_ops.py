@@ -26,6 +26,8 @@ def test_models_in_the_order_of_the_configuration(deployment):
     assert [card["id"] for card in body["data"]] == ["writer", "embedder", "ranker"]
     assert {card["object"] for card in body["data"]} == {"model"}
     assert {card["max_model_len"] for card in body["data"]} == {2048}
+    assert [card["root"] for card in body["data"]] == ["writer", "embedder", "ranker"]
+    assert {card["parent"] for card in body["data"]} == {None}
 
 
 def test_a_model_that_is_served_as_text_alone(encoders):
@@ -89,7 +91,8 @@ def test_no_answer_names_the_scheme_the_host_or_the_port(deployment):
 
 
 def test_health_and_version(deployment):
-    told = {path: {"status": "ok"} for path in ("/health", "/health/live", "/health/ready")}
+    probes = ("/health", "/health/live", "/health/ready", "/ping")
+    told = {path: {"status": "ok"} for path in probes}
     for path, said in {**told, "/version": {"version": __version__}}.items():
         response = deployment.http.get(path)
         assert (response.status_code, response.json()) == (200, said)

@@ -46,9 +46,9 @@ def last_event(response: httpx.Response) -> dict:
 
 
 def health(deployment: Deployment) -> set[str]:
-    """The codes with which `/health` and `/health/ready` say that no requests are taken."""
-    answers = [deployment.http.get(path) for path in ("/health", "/health/ready")]
-    assert [answer.status_code for answer in answers] == [503, 503]
+    """The codes with which all probes of readiness say that no requests are taken."""
+    answers = [deployment.http.get(path) for path in ("/health", "/health/ready", "/ping")]
+    assert [answer.status_code for answer in answers] == [503, 503, 503]
     return {answer.json()["error"]["code"] for answer in answers}
 
 

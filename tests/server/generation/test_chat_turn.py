@@ -92,6 +92,7 @@ async def test_a_turn_in_whole_and_streamed(
     expected = {"role": "assistant", "refusal": None, **message}
     whole = await Answer(tokenizer, turn_plan()).whole(text + end, finish)
     assert whole.pop("message") == expected
+    assert whole.pop("token_ids") is None
     assert whole == {"index": 0, "logprobs": None, "finish_reason": reason}
     choices = await Answer(tokenizer, turn_plan()).streamed(text + end, finish)
     streamed = put_together(choices)

@@ -59,7 +59,7 @@ def test_who_speaks_as_anthropics_clients_is_refused_so(guarded: Deployment) -> 
         assert answer.json()["request_id"] == answer.headers["request-id"]
 
 
-@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/metrics"])
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/health/ready", "/ping", "/metrics"])
 def test_health_and_metrics_need_none(guarded: Deployment, path: str) -> None:
     assert guarded.http.get(path).status_code == 200
 

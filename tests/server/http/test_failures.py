@@ -55,6 +55,7 @@ REFUSED_BY_ENGINE = {
     "/v1/classify": {"input": "a"},
     "/classify": {"input": "a"},
     "/pooling": {"input": "a", "model": "classify"},
+    "/invocations": {"prompt": "a"},
     "/": {"inputs": "a"},
     "/embed": {"inputs": "a"},
     "/embed_all": {"inputs": "a"},
@@ -93,9 +94,13 @@ BROKEN_INSIDE = {
     ),
     ("POST", "/decode"): (Tokenizer, "decode"),
     ("GET", "/info"): (Registry, "find"),
+    ("GET", "/tokenizer_info"): (Registry, "find"),
     ("GET", "/v1/models"): (ops, "_card"),
     ("GET", "/v1/models/{model}"): (Registry, "named"),
-    **{("GET", f"/health{kind}"): (Model, "check_alive") for kind in ("", "/live", "/ready")},
+    **{
+        ("GET", path): (Model, "check_alive")
+        for path in ("/health", "/health/live", "/health/ready", "/ping")
+    },
     ("GET", "/version"): (ops, "Version"),
     ("GET", "/"): (ops, "json_answer"),
     ("GET", "/status"): (ops, "status_of"),
