@@ -34,9 +34,13 @@ from workers.contract.token_sampling import GREEDY
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+TWO_GPUS, FOUR_GPUS = (
+    pytest.mark.skipif(torch.cuda.device_count() < count, reason=f"needs {count} CUDA devices")
+    for count in (2, 4)
+)
 
 SAME_GPU, BOTH_GPUS, SECOND_GPU = ("cuda:0", "cuda:0"), ("cuda:0", "cuda:1"), ("cuda:1",)
+ALL_GPUS = tuple(f"cuda:{gpu}" for gpu in range(4))
 WIDTH = 8
 CLOCKS_ERROR_US = 100
 
@@ -123,14 +127,26 @@ def test_a_stage_on_the_second_gpu(lesson: Lesson, tmp_path: Path) -> None:
     check(lesson, tmp_path, SECOND_GPU)
 
 
-@TWO_GPUS
 @pytest.mark.parametrize("transport", ["peer-memory", "nccl"])
-def test_a_stage_on_each_gpu(lesson: Lesson, tmp_path: Path, transport: str) -> None:
-    check(lesson, tmp_path, BOTH_GPUS, transport=transport)
+@pytest.mark.parametrize(
+    "devices",
+    [pytest.param(BOTH_GPUS, marks=TWO_GPUS), pytest.param(ALL_GPUS, marks=FOUR_GPUS)],
+    ids=["two GPUs", "four GPUs"],
+)
+def test_a_stage_on_each_gpu(
+    lesson: Lesson, tmp_path: Path, devices: tuple[str, ...], transport: str
+) -> None:
+    check(lesson, tmp_path, devices, transport=transport)
 
 
 @pytest.mark.parametrize(
-    "devices", [SAME_GPU, pytest.param(BOTH_GPUS, marks=TWO_GPUS)], ids=["one GPU", "two GPUs"]
+    "devices",
+    [
+        SAME_GPU,
+        pytest.param(BOTH_GPUS, marks=TWO_GPUS),
+        pytest.param(ALL_GPUS, marks=FOUR_GPUS),
+    ],
+    ids=["one GPU", "two GPUs", "four GPUs"],
 )
 def test_the_stages_times_line_up(
     lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...]
@@ -149,26 +165,37 @@ def test_the_stages_times_line_up(
 
     steps = asyncio.run(asyncio.wait_for(ask(), 180))
     assert len(steps) >= len(lesson.references[0].tokens)
-    for stage in range(2):
-        times = [step.times[stage] for step in steps]
+    for times in zip(*(step.times for step in steps), strict=True):
         assert all(t.busy_us > 0 and t.idle_us >= 0 and t.wait_us >= 0 for t in times)
         gaps = [after.start_us - before.end_us for before, after in pairwise(times)]
         assert min(gaps) >= -CLOCKS_ERROR_US
-    for first, second in (step.times for step in steps):
+    for first, second in (pair for step in steps for pair in pairwise(step.times)):
         computed = first.end_us - first.transfer_us
         assert second.start_us + second.wait_us >= computed - CLOCKS_ERROR_US
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize(
+    ("devices", "killed"),
+    [
+        *((SAME_GPU, stage) for stage in range(2)),
+        *(pytest.param(ALL_GPUS, stage, marks=FOUR_GPUS) for stage in range(4)),
+    ],
+)
 def test_a_killed_stage_ends_what_runs_and_leaves_nothing(
-    lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
+    lesson: Lesson,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: tuple[str, ...],
+    killed: int,
 ) -> None:
-    monkeypatch.setenv(OVERLAPPING, "1")
+    if devices == SAME_GPU:
+        monkeypatch.setenv(OVERLAPPING, "1")
     torch.cuda.empty_cache()
-    free = torch.cuda.mem_get_info(0)[0]
+    gpus = sorted(set(devices))
+    free = [torch.cuda.mem_get_info(gpu)[0] for gpu in gpus]
 
     async def ask() -> None:
-        async with running(lesson, tmp_path, SAME_GPU) as engine:
+        async with running(lesson, tmp_path, devices) as engine:
             params = SamplingParams(sampling=GREEDY, max_tokens=200, ignore_eos=True)
             prompt = np.array(lesson.prompts[0], np.int32).tobytes()
             with await engine.client.generate(params, ids=[prompt]) as stream:
@@ -183,9 +210,10 @@ def test_a_killed_stage_ends_what_runs_and_leaves_nothing(
     run(ask(), 180)
     assert worker_pids(tmp_path) == []
     until = time.monotonic() + 10
-    while torch.cuda.mem_get_info(0)[0] < free - (64 << 20):
-        assert time.monotonic() < until, "memory of the GPU is not given back"
-        time.sleep(0.1)
+    for gpu, before in zip(gpus, free, strict=True):
+        while torch.cuda.mem_get_info(gpu)[0] < before - (64 << 20):
+            assert time.monotonic() < until, f"memory of {gpu} is not given back"
+            time.sleep(0.1)
 
 
 async def read_to_the_end(stream: GenerateStream) -> None:
