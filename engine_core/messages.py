@@ -90,6 +90,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     stop_token_ids  the request's own end tokens
     logprobs        alternatives reported beside each sampled token; None: no log-probabilities
     prompt_logprobs the same for the prompt's tokens; its first row reports them
+    logprob_token_ids  int32, if any: alternatives to sampled tokens in place of the likeliest
     """
 
     sampling: TokenSampling = TokenSampling()
@@ -107,6 +108,7 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, kw_only=True)
     stop_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: bytes = b""
 
 
 class KeyShare(msgspec.Struct, array_like=True, frozen=True):

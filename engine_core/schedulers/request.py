@@ -43,7 +43,8 @@ class Request:
     matcher        follows its grammar, if it has one, and finds the tokens that it allows
     limits         for `allowed_token_ids` and `bad_words`
     barred         int32, tokens that must not come before `params.min_tokens` others
-    read           int32, tokens whose log-probabilities end it in place of a sampled token
+    read           whether log-probabilities of `params.logprob_token_ids` end it, in place of a
+                   sampled token
     shared         tokens that an earlier row of its job begins with, too
     salt           part of its blocks' hashes: only requests with the same one share blocks
     kind           LARGE is beyond the share of its job or key, BATCH of the batch band
@@ -75,7 +76,7 @@ class Request:
     matcher: Matcher | TurnMatcher | None = None
     limits: TokenLimits | None = None
     barred: bytes = b""
-    read: bytes = b""
+    read: bool = False
     shared: int = 0
     salt: bytes = field(init=False)
     kind: JobKind = field(init=False)
@@ -175,7 +176,7 @@ class Request:
             if bias
             else _NO_BIAS,
             barred=BarredTokens(least, self.barred) if least else _NONE_BARRED,
-            read=self.read,
+            read=params.logprob_token_ids,
         )
 
 

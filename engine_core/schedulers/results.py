@@ -1,10 +1,12 @@
 """A decode step's results become known tokens, registered blocks, updates and ends."""
 
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
@@ -34,7 +36,10 @@ def confirm_rows(
     Results of requests that ended meanwhile are ignored. One without finite logits fails its job.
     """
     tokens = iter(np.frombuffer(output.tokens, np.int32).tolist())
+    read = _read_values(batch, output.read) if output.read else []
     sampled = _slices(output.sampled, repeat(1))
+    if read:
+        sampled = map(_with_read, sampled, read)
     slices = _slices(output.scored, map(len, batch.scored.values()))
     by_row = dict(zip(batch.scored, slices, strict=False))
     scored_rows = map(by_row.get, range(len(batch.samples))) if by_row else repeat(None)
@@ -63,8 +68,8 @@ def confirm_rows(
         _announce(request, token, finish, logprobs, scored, outbox)
         if finish is not None:
             yield request
-    if output.read:
-        yield from _confirm_read_rows(batch, output.read, outbox)
+    if read:
+        yield from _confirm_read_rows(read, outbox)
 
 
 def _refuses(request: Request, token: int, outbox: Outbox) -> bool:
@@ -159,6 +164,27 @@ def _slices(logprobs: Logprobs | None, counts: Iterable[int]) -> Iterator[Logpro
         start = stop
 
 
+_ReadValues = tuple[Request, bytes]
+"""A request that a step samples, and what it reports of the tokens that are read, float32."""
+
+
+def _read_values(batch: DecodeBatch, values: bytes) -> list[_ReadValues]:
+    """Cut `values` into those of each row that the step samples, empty where none are read."""
+    rows, left = zip(batch.requests, batch.samples, strict=True), BytesIO(values)
+    sampled = [request for request, samples in rows if samples]
+    # A value is as large as an id.
+    return [(request, left.read(len(request.params.logprob_token_ids))) for request in sampled]
+
+
+def _with_read(sampled: Logprobs | None, read: _ReadValues) -> Logprobs | None:
+    """The log-probabilities of a sampled token, with the alternatives that its request names."""
+    request, values = read
+    ids = request.params.logprob_token_ids
+    if sampled is None or not ids:
+        return sampled
+    return replace(sampled, width=len(ids) // _ITEM, top_ids=ids, top=values)
+
+
 EncodeOutput = EmbedOutput | EmbedSparseOutput | ClassifyOutput
 
 _IntArray = npt.NDArray[np.int32]
@@ -237,12 +263,12 @@ def confirm_encoded_rows(
     yield from _answer_rows(sampled, _vectors_by_row(output, len(sampled)), outbox)
 
 
-def _confirm_read_rows(batch: DecodeBatch, values: bytes, outbox: Outbox) -> Iterator[Request]:
-    """Answer the rows of a step whose tokens are read. Yields the requests that are over."""
-    rows = zip(batch.requests, batch.samples, strict=True)
-    reading = [request for request, samples in rows if samples and request.read]
-    counts = np.array([len(request.read) // _ITEM for request in reading], np.int32)
-    yield from _answer_rows(reading, _Vectors(values, len(reading), counts), outbox, counts)
+def _confirm_read_rows(read: list[_ReadValues], outbox: Outbox) -> Iterator[Request]:
+    """Answer the rows of a step that end with tokens that are read. Yields their requests."""
+    own = [(request, values) for request, values in read if request.read]
+    counts = np.array([len(values) // _ITEM for _, values in own], np.int32)
+    vectors = _Vectors(b"".join(values for _, values in own), len(own), counts)
+    yield from _answer_rows([request for request, _ in own], vectors, outbox, counts)
 
 
 def _answer_rows(

@@ -133,6 +133,8 @@ class DecoderProcessor:
             for token in ids:
                 if not 0 <= token < self._vocab_size:
                     raise outside_vocabulary(field, "names", token, self._vocab_size)
+        ids = params.logprob_token_ids
+        check_vocabulary("logprob_token_ids", "names", ids, self._vocab_size)
 
     def _max_len(self, message: GenerateJob, index: int, prompt: Tokenized) -> int:
         """The length at which the request ends, prompt included."""

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
 from engine_core.loop.admission import own_sizes
 from engine_core.messages import Accepted, ReadJob, SamplingParams
@@ -61,11 +62,11 @@ def rows_to_read(
             yield Request(
                 job=inputs.job,
                 row=row,
-                params=_NOT_CONTINUED,
+                params=replace(_NOT_CONTINUED, logprob_token_ids=message.tokens[row]),
                 tokens=array("i", ids),
                 max_len=lengths[row],
                 seed=0,
-                read=message.tokens[row],
+                read=True,
                 shared=lengths[row] - max(own, 1),
             )
 

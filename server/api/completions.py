@@ -74,6 +74,7 @@ class CompletionForm(TextForm):
     def __init__(self, body: CompletionRequest, model: Model, answer_id: str) -> None:
         super().__init__(body, model, answer_id, Completion)
         self._logprobs = body.logprobs
+        self._width = max(body.logprobs or 0, len(body.logprob_token_ids or ()))
         self._text = TokenIds() if body.return_tokens_as_token_ids else model.token_text
         self._echo = bool(body.echo)
 
@@ -94,35 +95,37 @@ class CompletionForm(TextForm):
         return CompletionChoice(
             index=piece.index,
             text=piece.echo + piece.text,
-            logprobs=None if self._logprobs is None else await self._scores(piece, self._logprobs),
+            logprobs=None if self._logprobs is None else await self._scores(piece),
             finish_reason=piece.finish_reason,
             token_ids=piece.token_ids,
             prompt_token_ids=piece.prompt_ids,
             prompt_logprobs=await self._scores_of_prompt(piece),
         )
 
-    async def _scores(self, piece: TextPiece, width: int) -> CompletionLogprobs:
-        """The tokens with `width` alternatives each. The token itself is always among them."""
+    async def _scores(self, piece: TextPiece) -> CompletionLogprobs:
+        """The tokens with their alternatives. The token itself is always among them."""
         tokens = [piece.prompt_tokens, piece.tokens] if self._echo else [piece.tokens]
         return CompletionLogprobs(
             *await score_columns(
                 tokens,
-                width,
+                self._width,
                 lambda some: [
                     [token.offset for token in some],
                     [token.logprob for token in some],
                     [self._text[token.id] for token in some],
-                    [self._alternatives(token, width) for token in some],
+                    [self._alternatives(token) for token in some],
                 ],
             )
         )
 
-    def _alternatives(self, token: ScoredToken, width: int) -> dict[str, float] | None:
+    def _alternatives(self, token: ScoredToken) -> dict[str, float] | None:
         """Log-probabilities by the text of the token: the highest where several have the same."""
         if token.logprob is None:
             return None
+        # A prompt's tokens may have more, for `prompt_logprobs`.
+        top = token.top[: self._logprobs] if token.rank else token.top
         alternatives: dict[str, float] = {}
-        for other, logprob in token.top[:width]:
-            alternatives.setdefault(self._text[other], logprob)
-        alternatives.setdefault(self._text[token.id], token.logprob)
+        for other, logprob in [*top, (token.id, token.logprob)]:
+            text = self._text[other]
+            alternatives[text] = max(logprob, alternatives.get(text, logprob))
         return alternatives

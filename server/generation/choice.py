@@ -161,7 +161,7 @@ class Choice:
         self._ids = array("i")
         self._begun = False
         self._likelihood = 0.0  # the sum of all tokens' log-probabilities
-        self._sampled = None if plan.logprobs is None else ScoredTokens(plan.logprobs)
+        self._sampled = self._no_tokens()
         self._scores_sent = 0
 
     @property
@@ -225,9 +225,12 @@ class Choice:
         self._text = ""
         if self._ids:
             self._ids = array("i")
-        if plan.logprobs is not None:
-            self._sampled = ScoredTokens(plan.logprobs)
+        self._sampled = self._no_tokens()
         return piece
+
+    def _no_tokens(self) -> ScoredTokens | None:
+        plan, named = self._plan, bool(self._plan.params.logprob_token_ids)
+        return None if plan.logprobs is None else ScoredTokens(plan.logprobs, itself_first=named)
 
     def _new_scores(self) -> Sequence[ScoredToken]:
         """The prompt's scores that no piece has had. First pieces with all of them share one

@@ -29,6 +29,7 @@ from server.service.service import Model
 from server.settings.settings import GenerationDefaults, Limits
 from workers.contract.token_sampling import TokenSampling
 
+_ID_BYTES = 4
 _NO_PROMPTS = Items([], [], str)
 _JSON_SCHEMA, _VALUE = "response_format.json_schema", "response_format.value"
 _ANY_OBJECT = '{"type": "object"}'
@@ -80,23 +81,23 @@ def generation_plan(
 ) -> GenerationPlan:
     """Check the common options of completions and chat, and make the plan without prompts. The
     default limit, None for all that fit, replaces a missing one. Raises RefusalError."""
-    params = _sampling_params(body, model, default_max_tokens if max_tokens is None else max_tokens)
-    n = body.n or 1
+    most = default_max_tokens if max_tokens is None else max_tokens
+    params = _sampling_params(body, model, most, logprobs)
     # More choices are ranked by their tokens' log-probabilities, which the engine then reports.
-    ranked = width > n and logprobs is None
+    ranked = width > (body.n or 1) and logprobs is None
     of_prompts = [logprobs if echo else None, body.prompt_logprobs]
     return GenerationPlan(
         prompts=_NO_PROMPTS,
-        n=n,
+        n=body.n or 1,
         width=width,
         params=msgspec.structs.replace(
             params,
             lowered_to_fit=max_tokens is None and default_max_tokens is not None,
-            logprobs=0 if ranked else logprobs,
+            logprobs=0 if ranked or params.logprob_token_ids else logprobs,
             prompt_logprobs=max((each for each in of_prompts if each is not None), default=None),
         ),
         stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-        logprobs=logprobs,
+        logprobs=len(params.logprob_token_ids) // _ID_BYTES or logprobs,
         echo=echo,
         options=JobOptions(
             tokenization=Tokenization(
@@ -133,10 +134,16 @@ def check_choices(count: int, field: str, limits: Limits) -> None:
         raise RefusalError("too_large", f"{field}: {count}; at most {limits.max_n} choices", field)
 
 
-def _sampling_params(body: SamplingOptions, model: Model, most: int | None) -> SamplingParams:
+def _sampling_params(
+    body: SamplingOptions, model: Model, most: int | None, logprobs: int | None
+) -> SamplingParams:
     """The engine's parameters for `most` tokens: `body` over the model's defaults. Raises
     RefusalError."""
     _check_stream(body)
+    named, field = body.logprob_token_ids or [], "logprob_token_ids"
+    if named and (logprobs is None or most == 0):
+        raise invalid(field, "only with `logprobs`, and where tokens are generated")
+    check_ids(named, field, model.vocab_size)
     defaults = model.served.generation
     return SamplingParams(
         sampling=_sampling(body, defaults),
@@ -150,6 +157,7 @@ def _sampling_params(body: SamplingOptions, model: Model, most: int | None) -> S
         eos_token_ids=frozenset(defaults.eos_token_ids),
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=_checked_ids(body.stop_token_ids, "stop_token_ids", model),
+        logprob_token_ids=array("i", dict.fromkeys(named)).tobytes(),
     )
 
 

@@ -30,9 +30,9 @@ _NUMBERS_AT_ONCE = 1 << 14
 class ScoredToken(msgspec.Struct, frozen=True):
     """A token with its log-probability, None for a prompt's first token.
 
-    `top` has the likeliest tokens at its position with theirs, best first. `rank` is a prompt
-    token's by likelihood, from 1, a sampled token's 0. `offset` is that of its text in the
-    choice's, in characters.
+    `top` has the likeliest tokens at its position with theirs, best first, or those that are named.
+    `rank` is a prompt token's by likelihood, from 1, a sampled token's 0. `offset` is that of its
+    text in the choice's, in characters.
     """
 
     id: int
@@ -46,8 +46,10 @@ class ScoredTokens(Sequence[ScoredToken]):
     """Tokens with their log-probabilities in arrays. Access makes objects, which are ten times as
     large."""
 
-    def __init__(self, width: int, first: int | None = None) -> None:
-        """`first` is a prompt's first token, which has no score."""
+    def __init__(self, width: int, first: int | None = None, *, itself_first: bool = False) -> None:
+        """`first` is a prompt's first token, which has no score. `itself_first` puts each token
+        before its alternatives."""
+        self._itself_first = itself_first
         self._first = [] if first is None else [ScoredToken(first, None, [])]
         self._width = self._columns = width
         self._ids, self._ranks, self._offsets = array("i"), array("i"), array("q")
@@ -85,10 +87,14 @@ class ScoredTokens(Sequence[ScoredToken]):
 
     def _scored(self, row: int) -> ScoredToken:
         top = range(row * self._columns, (row + 1) * self._columns)
+        token, logprob = self._ids[row], max(self._chosen[row], LOWEST)
+        alternatives = [(self._top_ids[at], max(self._top[at], LOWEST)) for at in top]
+        if self._itself_first:
+            alternatives = [(token, logprob), *(each for each in alternatives if each[0] != token)]
         return ScoredToken(
-            self._ids[row],
-            max(self._chosen[row], LOWEST),
-            [(self._top_ids[at], max(self._top[at], LOWEST)) for at in top],
+            token,
+            logprob,
+            alternatives,
             self._ranks[row] if self._ranks else 0,
             self._offsets[row] if self._offsets else 0,
         )

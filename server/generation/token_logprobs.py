@@ -9,7 +9,7 @@ from server.service.token_text import TokenIds, TokenText
 
 
 class TokenLogprobs:
-    """Makes entries of tokens, each with `width` alternatives."""
+    """Makes entries of tokens, with at most `width` alternatives beside the token itself."""
 
     def __init__(self, model: Model, width: int, *, as_ids: bool = False) -> None:
         self._width = width
@@ -30,7 +30,7 @@ class TokenLogprobs:
             bytes=self._byte_list(token.id),
             top_logprobs=[
                 TopLogprob(token=self._text[other], logprob=value, bytes=self._byte_list(other))
-                for other, value in token.top[: self._width]
+                for other, value in token.top
             ],
         )
 

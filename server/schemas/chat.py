@@ -238,7 +238,7 @@ class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
     """A generated token and the likeliest at its position."""
 
     top_logprobs: list[TopLogprob]
-    """The `top_logprobs` likeliest tokens at this place."""
+    """The `top_logprobs` likeliest tokens at this place, or the token and those named."""
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):

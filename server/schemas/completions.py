@@ -69,8 +69,8 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
     tokens: list[str]
     """Each token's text, `bytes:...` for a part of a character, or its `token_id:...`."""
     top_logprobs: list[dict[str, float] | None]
-    """The likeliest tokens and the token itself: text to log-probability; null for a prompt's
-    first."""
+    """The likeliest tokens, or those named, and the token itself: text to log-probability; null for
+    a prompt's first."""
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):

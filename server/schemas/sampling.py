@@ -93,6 +93,7 @@ StopTokens = Annotated[list[TokenId], Meta(max_length=1024)]
 LogitBias = Annotated[
     dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)
 ]
+ReportedTokens = Annotated[list[TokenId], Meta(max_length=128)]
 BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=256)]
 
 
@@ -201,6 +202,10 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     """0 to 20; not with `stream`: see [scores of a prompt](#scores-of-a-prompt). A chat's are those
     of the rendered prompt, as `prompt_logprobs` of the answer."""
+    logprob_token_ids: ReportedTokens | None = None
+    """At most 128, within the vocabulary; only with `logprobs`: tokens reported beside each
+    generated one in place of the likeliest. See [named alternatives](#named-alternatives). Default:
+    `[]`."""
     return_token_ids: bool | None = None
     """Each choice also has `token_ids`, all of its generated tokens, and the whole
     `prompt_token_ids`, which a stream sends with the choice's first chunk. Default: false."""

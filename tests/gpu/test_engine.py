@@ -184,3 +184,48 @@ def test_tokens_behind_questions_are_read_as_transformers_reads_them(backend: st
             assert np.concatenate(alone) == pytest.approx(together[:5], abs=1e-5)
 
     run(ask(), 90)
+
+
+NAMED = [READ.tobytes(), b"", READ[1:2].tobytes(), np.arange(100, 228, dtype=np.int32).tobytes()]
+
+
+async def generated(
+    client: EngineClient, number: int, named: bytes
+) -> tuple[list[int], np.ndarray]:
+    """The prompt and the tokens of one request, and the log-probabilities of the `named` tokens, or
+    of the likeliest, [tokens, named]."""
+    prompt = [(9 + number * at) % 1000 for at in range(1, 40 + number)]
+    params = SamplingParams(
+        max_tokens=20, ignore_eos=True, seed=number, logprobs=1, logprob_token_ids=named
+    )
+    tokens, rows = list[int](), list[np.ndarray]()
+    with await client.generate(params, ids=[np.array(prompt, np.int32).tobytes()]) as stream:
+        while news := await stream.next():
+            for output in news:
+                assert output.sampled is not None
+                assert not named or output.sampled.top_ids == named
+                tokens.append(output.token)
+                rows.append(np.frombuffer(output.sampled.top, np.float32)[: len(named) // 4 or 1])
+    return prompt + tokens, np.array(rows)
+
+
+@pytest.mark.parametrize("backend", ["triton", "sdpa"])
+def test_named_tokens_have_the_log_probabilities_of_transformers(backend: str) -> None:
+    """Beside rows with other lists, and without."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
+
+    async def ask() -> None:
+        given = options(dtype="float32", attention_backend=backend)
+        async with running_engine(DEMO, given) as engine:
+            lists = [NAMED[number % len(NAMED)] for number in range(24)]
+            work = (generated(engine.client, *each) for each in enumerate(lists))
+            for named, (tokens, found) in zip(lists, await asyncio.gather(*work), strict=True):
+                assert len(found) == 20
+                with torch.no_grad():
+                    logits = model(torch.tensor([tokens])).logits[0, -21:-1]
+                exact = logits.log_softmax(-1).numpy()
+                ids = np.frombuffer(named, np.int32)
+                wanted = exact[:, ids] if named else exact.max(axis=1, keepdims=True)
+                assert found == pytest.approx(wanted, abs=1e-4)
+
+    run(ask(), 90)

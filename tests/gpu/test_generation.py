@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import get_args
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -48,6 +49,8 @@ SOME_WAYS = [
 """For random models: what the demo model does not show is in their shapes."""
 
 REFERENCE_THREADS = 4
+NAMED = np.array([7, 300, 11, 42], np.int32).tobytes()
+
 TEXTS_EQUAL = 0.95
 """Share of the sampled texts that must be equal: a sum may round to the other side of an edge."""
 
@@ -206,6 +209,7 @@ def test_nothing_is_compiled_once_a_stage_is_warm(
     monkeypatch.setattr(hook, lambda **given: compiled.append(given["repr"]))
     sampling = TokenSampling(temperature=temperature, top_p=0.9)
     params = SamplingParams(sampling=sampling, max_tokens=16, ignore_eos=True, logprobs=1)
+    params = msgspec.structs.replace(params, logprob_token_ids=NAMED)
     engine.generate(lesson.prompts, params, lambda sampled: sampled.token)
     assert compiled == []
 
@@ -228,6 +232,7 @@ def test_no_step_waits_for_the_device(lessons: Lessons, graphs: bool) -> None:
         min_tokens=6,
         logprobs=3,
         prompt_logprobs=2,
+        logprob_token_ids=NAMED,
         ignore_eos=True,
     )
     way = replace(GPU, graphs=graphs, depth=2, arrivals=2)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 import zmq
+from msgspec.structs import replace
 
 from engine_core.messages import (
     STEP_SIZES,
@@ -312,7 +313,8 @@ class FakeEngine:
         for row in list(job.open_rows):
             chance = self.script.chances[row % len(self.script.chances)]
             width = params.logprobs
-            sampled = None if width is None else logprobs_of([token], width, chance)
+            named = params.logprob_token_ids
+            sampled = None if width is None else logprobs_of([token], width, chance, named)
             outputs.rows.append(RowOutput(message.id, row, token, finish, sampled, cached=cached))
             if finish is not None:
                 self._close_row(job, row)
@@ -324,7 +326,8 @@ class FakeEngine:
             ids = np.frombuffer(job.prompts[row // job.message.n], np.int32)[1:].tolist()
             half = len(ids) // 2
             for part in (ids[:half], ids[half:]):
-                scored = logprobs_of(part, width)
+                ranks = np.full(len(part), 7, np.int32).tobytes()
+                scored = replace(logprobs_of(part, width), ranks=ranks)
                 pieces.append(RowOutput(job.message.id, row, scored=scored))
         return pieces
 
@@ -368,11 +371,14 @@ class FakeEngine:
         self._socket.send_multipart([client, msgspec.msgpack.encode(message)], zmq.NOBLOCK)
 
 
-def logprobs_of(tokens: list[int], width: int, chance: float = -0.5) -> Logprobs:
-    """Made up: every token has `chance` and rank 7, its alternatives are the ids from 0, ever less
-    likely."""
+def logprobs_of(
+    tokens: list[int], width: int, chance: float = -0.5, named: bytes = b""
+) -> Logprobs:
+    """Made up: every token has `chance` and no rank, its alternatives are the `named` ones (int32),
+    or the ids from 0, ever less likely."""
+    alternatives = np.frombuffer(named, np.int32) if named else np.arange(width, dtype=np.int32)
+    width = len(alternatives)
     chosen = np.full(len(tokens), chance, np.float32)
-    top_ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
+    top_ids = np.tile(alternatives, (len(tokens), 1))
     top = np.tile(-np.arange(1, width + 1, dtype=np.float32), (len(tokens), 1))
-    ranks = np.full(len(tokens), 7, np.int32)
-    return Logprobs(width, chosen.tobytes(), top_ids.tobytes(), top.tobytes(), ranks.tobytes())
+    return Logprobs(width, chosen.tobytes(), top_ids.tobytes(), top.tobytes())

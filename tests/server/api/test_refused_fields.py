@@ -51,6 +51,11 @@ BOUNDS: dict[str, list[float]] = {
     "timeout": [0, -1, 1e7, 2**63],
 }
 """What is just outside, and far. Other types are planted by `tests/e2e/api/test_junk_fields.py`."""
+NAMED_ALTERNATIVES: Cases = [
+    *wrong("logprob_token_ids", 5, "5", {"5": 1}, [5] * 129),
+    *wrong("logprob_token_ids", [-1], ["5"], [5.0], [2**63], [None], at="logprob_token_ids[0]"),
+    *wrong("logprob_token_ids", [5, 99_999], at="logprob_token_ids[1]"),
+]
 BOTH: JSON = {"prompt": "a", "prompt_token_ids": [5]}
 COMPLETIONS: Cases = [
     *[case for field, values in BOUNDS.items() for case in wrong(field, *values)],
@@ -104,6 +109,10 @@ COMPLETIONS: Cases = [
     *wrong("allowed_token_ids", 5),
     *wrong("allowed_token_ids", [-1], ["a"], at="allowed_token_ids[0]"),
     *wrong("allowed_token_ids", [5, 99_999], at="allowed_token_ids[1]"),
+    *[(fields | {"logprobs": 1}, at) for fields, at in NAMED_ALTERNATIVES],
+    *wrong("logprob_token_ids", [5]),
+    ({"logprob_token_ids": [5], "logprobs": 1, "max_tokens": 0}, "logprob_token_ids"),
+    ({"logprob_token_ids": [5], "logprobs": 1, "max_tokens": 0, "echo": True}, "logprob_token_ids"),
     *wrong("bad_words", "a", ["a"] * 257),
     *wrong("bad_words", ["a" * 129], at="bad_words[0]"),
     *wrong("bad_words", ["a", ""], at="bad_words[1]"),
@@ -139,6 +148,9 @@ CHAT: Cases = [
     (said([REFUSAL]), "messages[0].content[0]"),
     (said([{"type": "refusal"}], "assistant"), "messages[0].content[0].refusal"),
     *wrong("top_logprobs", 2),
+    *[(fields | {"logprobs": True}, at) for fields, at in NAMED_ALTERNATIVES],
+    *wrong("logprob_token_ids", [5]),
+    ({"logprob_token_ids": [5], "logprobs": False}, "logprob_token_ids"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     *wrong("logprobs", 3),
     *wrong("max_completion_tokens", 0),
