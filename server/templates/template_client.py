@@ -114,7 +114,7 @@ class TemplateClient:
             raise
         if isinstance(outcome, protocol.NotRendered):
             raise _refusal(outcome)
-        assert isinstance(outcome, protocol.Rendered), "a format is told only at the start"
+        assert isinstance(outcome, protocol.Rendered), "formats come only at the start"
         return outcome
 
     def check(self) -> None:

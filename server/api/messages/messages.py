@@ -56,7 +56,7 @@ async def create_message(request: Request, body: MessagesRequest, model: Model) 
             most_reasoning=budget,
             may_lose_reasoning=True,
         )
-        answer_id = service_of(request).new_id("msg")
+        answer_id = service_of(request).new_id("msg").replace("-", "_")
         form = MessageForm(answer_id, model, plan, reasoning, omits_thinking=omits)
         response = await answer(request, model, plan, form, stream=body.stream)
     except RefusalError as error:

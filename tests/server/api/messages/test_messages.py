@@ -127,7 +127,7 @@ def refused(deployment: Deployment, **fields: Any) -> tuple[str, str]:
 def test_the_shape_of_an_answer(answered, say) -> None:
     ids = say(PLAIN)
     body = answered()
-    assert re.fullmatch(r"msg-\w{20,}", body.pop("id"))
+    assert re.fullmatch(r"msg_\w{20,}", body.pop("id"))
     usage = body.pop("usage")
     thinking, text = body.pop("content")
     assert body == {
