@@ -10,6 +10,7 @@ import msgspec
 from benchmarks.daemon.process_stats import cpu_seconds
 from benchmarks.http import wrk
 from benchmarks.http.api_processes import TEXT, Endpoint, running_api_processes
+from benchmarks.http.dialects import dialect_figures
 from benchmarks.report import Budget, Figure
 from server.demo import EMBEDDER_NAME, GENERATOR_NAME, demo_models
 
@@ -22,20 +23,22 @@ _STREAM_TOKENS, _STEP_MS = 64, 4
 def measure() -> list[Figure]:
     """Requests and streamed tokens a second, and what each costs the API process in CPU time."""
     models = demo_models()
+    paced = Endpoint(models[GENERATOR_NAME], "generate", _STEP_MS)
     endpoints = {
         "embedder": Endpoint(models[EMBEDDER_NAME], "embed"),
         "instant": Endpoint(models[GENERATOR_NAME], "generate"),
-        "paced": Endpoint(models[GENERATOR_NAME], "generate", _STEP_MS),
+        "paced": paced,
     }
     with running_api_processes(endpoints) as api:
         url, (pid,) = api.url, api.pids
         embedding = {"model": "embedder", "input": TEXT}
         completion = {"model": "instant", "prompt": TEXT, "max_tokens": 16, "ignore_eos": True}
-        return [
+        figures = [
             *_requests("embeddings", f"{url}/v1/embeddings", embedding, pid),
             *_requests("completions of 16 tokens", f"{url}/v1/completions", completion, pid),
             *_streams(f"{url}/v1/completions", pid),
         ]
+    return [*figures, *dialect_figures(paced)]
 
 
 def _requests(name: str, url: str, body: Mapping[str, object], pid: int) -> list[Figure]:

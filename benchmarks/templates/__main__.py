@@ -103,7 +103,7 @@ async def _outcome(
         return Outcome(name, "refused by name", error.message, lost_as_written)
     expected = reference.prompt(_shaped(loaded, asked))
     try:
-        prompt = await client.prompt_of(frame(asked), NO_KEY)
+        prompt = (await client.prompt_of(frame(asked), NO_KEY)).prompt
     except RefusalError as error:
         result = _refused(error, expected, messages)
         return Outcome(name, result, error.message, lost_as_written)

@@ -54,9 +54,11 @@ async def chat_plan(
     *,
     most_tokens: int | None = None,
     most_reasoning: int | None = None,
+    may_lose_reasoning: bool = False,
 ) -> GenerationPlan:
     """The request, checked, its prompt rendered, by default for `most_tokens`, of which
-    `most_reasoning` are reasoning if the model reasons. Raises RefusalError."""
+    `most_reasoning` are reasoning if the model reasons. Raises RefusalError, also for earlier
+    reasoning that the template writes nowhere, unless the request `may_lose_reasoning`."""
     newer, older = body.max_completion_tokens, body.max_tokens
     tools = requested_tools(body)
     plan = generation_plan(
@@ -69,9 +71,10 @@ async def chat_plan(
         # Templates write the special tokens themselves.
         add_special_tokens=bool(body.add_special_tokens),
     )
+    options = chat_options(body, tools, may_lose_reasoning=may_lose_reasoning)
     # Rendered last: a template takes its time.
     try:
-        text = await chat_prompt(request, model, body.messages, chat_options(body, tools))
+        text = await chat_prompt(request, model, body.messages, options)
     except RefusalError as error:
         raise renamed(error, "tools", tools.field if tools else "tools") from None
     plan = msgspec.structs.replace(plan, prompts=text_items(text, "messages"))
@@ -82,7 +85,9 @@ async def chat_plan(
     return with_turn(plan, form, text, tools, budget)
 
 
-def chat_options(body: ChatRequest, tools: RequestedTools | None) -> ChatOptions:
+def chat_options(
+    body: ChatRequest, tools: RequestedTools | None, *, may_lose_reasoning: bool
+) -> ChatOptions:
     """The options that the template gets beside the messages."""
     variables = {**(body.chat_template_kwargs or {})}
     if body.reasoning_effort == "none":
@@ -94,6 +99,7 @@ def chat_options(body: ChatRequest, tools: RequestedTools | None) -> ChatOptions
         continue_final_message=body.continue_final_message,
         variables=variables,
         tools=tools.described if tools else None,
+        may_lose_reasoning=may_lose_reasoning,
     )
 
 

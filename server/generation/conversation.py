@@ -33,14 +33,15 @@ _AT_ONCE = 1024
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a conversation's prompt. `variables` are the request's own for the template,
-    `tools` and `question` as in `Conversation`."""
+    """Options of a conversation's prompt. `variables` are the request's own for the template, the
+    others behind them as in `Conversation`."""
 
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     variables: dict[str, Any]
     tools: list[dict[str, Any]] | None = None
     question: str = ""
+    may_lose_reasoning: bool = False
 
 
 async def chat_prompt(
@@ -48,8 +49,9 @@ async def chat_prompt(
 ) -> str:
     """The text for the model to continue, special tokens written out.
 
-    The ledger holds the conversation meanwhile. Raises RefusalError: a message at fault, texts far
-    beyond the model's length, no room, a template that refuses, no time.
+    The ledger holds the conversation meanwhile. The record names reasoning that is left out.
+    Raises RefusalError: a message at fault, texts far beyond the model's length, no room, a
+    template that refuses, no time.
     """
     model.text_bound.check_length(_num_characters(messages), "messages")
     # Only the frame waits: messages without text are many times its size in memory.
@@ -64,9 +66,11 @@ async def chat_prompt(
     ):
         account.hold(len(question))
         rendering = model.chat.prompt_of(question, key)
-        prompt = await within_limit(service.limits, record, rendering)
-    model.text_bound.check_length(len(prompt), "messages")
-    return prompt
+        rendered = await within_limit(service.limits, record, rendering)
+    model.text_bound.check_length(len(rendered.prompt), "messages")
+    if rendered.left_out:
+        record.ignored = (*record.ignored, rendered.left_out)
+    return rendered.prompt
 
 
 async def conversation(
@@ -92,6 +96,7 @@ async def conversation(
         continue_final_message=continues,
         variables=options.variables,
         question=options.question,
+        may_lose_reasoning=options.may_lose_reasoning,
     )
 
 

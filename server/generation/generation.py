@@ -67,7 +67,8 @@ class Generation:
         self._stream = stream
         self._unread: Iterator[RowOutput] = iter(())
         self._expired = not stream.answer.prompt_ids
-        record.held_bytes, record.ignored = stream.held_bytes, stream.answer.ignored
+        record.held_bytes = stream.held_bytes
+        record.ignored = (*record.ignored, *stream.answer.ignored)
         self._prompt_tokens = stream.answer.prompt_tokens
         if self._expired:
             plan = msgspec.structs.replace(plan, echo=False)

@@ -206,10 +206,3 @@ def own_path(path: str, paths: Mapping[str, str]) -> str:
     while known and known not in paths:
         known = known[: max(known.rfind("."), known.rfind("["), 0)]
     return paths[known] + path[len(known) :] if known else path
-
-
-def in_own_words(error: RefusalError, paths: Mapping[str, str]) -> RefusalError:
-    """`error` with the path that a request has for its field, by `own_path`."""
-    return (
-        error if error.param is None else renamed(error, error.param, own_path(error.param, paths))
-    )

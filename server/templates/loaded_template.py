@@ -37,6 +37,10 @@ PROBING_S = 1.0
 
 # All names under which published templates look for earlier reasoning.
 _REASONING_NAMES = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""The fields in which a client's message may have reasoning."""
+# Conversations with variables or tools whose manners are remembered.
+_KNOWN_MANNERS = 16
 
 
 class LoadedTemplate:
@@ -49,6 +53,7 @@ class LoadedTemplate:
         self.response_template = template.response_template
         self._compiled = _compile(template.source)
         self.manners = self.manners_with({})
+        self._manners_of = lru_cache(_KNOWN_MANNERS)(self._probed_manners)
 
     def prompt(self, conversation: Conversation) -> str:
         """The prompt of a client's messages. Raises LeftOutError, TemplateError for a refusal, and
@@ -56,13 +61,29 @@ class LoadedTemplate:
         try:
             messages = self.manners.checked(conversation.messages)
         except LeftOutError:
-            if not (conversation.variables or conversation.tools):
+            manners = self._manners_in(conversation)
+            if manners is self.manners:
                 raise
-            # These may have the template write what it otherwise leaves out.
-            manners = self.manners_with(conversation.variables, (conversation.tools or [])[:1])
             messages = manners.checked(conversation.messages)
         shaped = replace(conversation, messages=messages)
         return self._to_reply(shaped) if conversation.question else self.render(shaped)
+
+    def lost_reasoning(self, conversation: Conversation) -> str:
+        """The first field with reasoning, if the template writes that nowhere, else empty."""
+        if self.manners.lost_reasoning(conversation.messages):
+            return self._manners_in(conversation).lost_reasoning(conversation.messages)
+        return ""
+
+    def _manners_in(self, conversation: Conversation) -> ProbedManners:
+        """The manners with a conversation's variables and tools. These may have the template write
+        what it otherwise leaves out."""
+        variables, tools = conversation.variables, (conversation.tools or [])[:1]
+        if not (variables or tools):
+            return self.manners
+        return self._manners_of(msgspec.json.encode((variables, tools)))
+
+    def _probed_manners(self, encoded: bytes) -> ProbedManners:
+        return self.manners_with(*msgspec.json.decode(encoded))
 
     def _to_reply(self, asking: Conversation) -> str:
         """The prompt of shaped messages with a question, up to where a reply's text begins. Raises
@@ -287,16 +308,14 @@ def _shaped_message(message: Message, manner: _Manner, calls: _CallManner) -> Me
         shaped["content"] = manner.content(message["content"])
     if message.get("tool_calls"):
         shaped = calls.shaped(shaped)
-    if (name := _reasoning_name(message)) is not None:
+    if (name := reasoning_name(message)) is not None:
         shaped |= dict.fromkeys(_REASONING_NAMES, message[name])
     return shaped
 
 
-def _reasoning_name(message: Message) -> str | None:
+def reasoning_name(message: Message) -> str | None:
     """The field in which a client's message has reasoning, if it has any."""
-    if "reasoning_content" in message:
-        return "reasoning_content"
-    return "reasoning" if "reasoning" in message else None
+    return next((name for name in REASONING_FIELDS if name in message), None)
 
 
 # Small letters only, because templates escape, cut, strip, and change case.
@@ -432,6 +451,13 @@ class ProbedManners:
         written = self._manner(_Kind(role, is_first)).is_written
         return None if written is None else not written
 
+    def lost_reasoning(self, messages: Sequence[Message]) -> str:
+        """The first field with reasoning, if it is left out wherever it stands, else empty."""
+        for place, message in enumerate(messages if self._loses_reasoning else ()):
+            if (name := reasoning_name(message)) and message[name]:
+                return f"messages[{place}].{name}"
+        return ""
+
     def checked(self, messages: Sequence[Message]) -> list[Message]:
         """Clients' messages in the forms that the template takes. Raises LeftOutError, and
         TemplateError for too many kinds of messages."""
@@ -440,6 +466,8 @@ class ProbedManners:
             raise TemplateError(f"they have more than {_UNUSUAL} roles")
         for place, (message, kind) in enumerate(zip(messages, kinds, strict=True)):
             self._check(message, kind, f"messages[{place}]")
+        if field := self.lost_reasoning(messages):
+            raise LeftOutError(field, "the reasoning of earlier answers")
         for place in self._lost_places(kinds):
             if kinds[place].has_calls or has_text(messages[place]):
                 what = f"a message of role {quoted(kinds[place].role)} among messages in this order"
@@ -475,8 +503,6 @@ class ProbedManners:
         # A name that is the role says nothing.
         if manner.loses_name and message.get("name", "") not in ("", kind.role):
             raise LeftOutError(f"{path}.name", f"names in messages of role {quoted(kind.role)}")
-        if self._loses_reasoning and (name := _reasoning_name(message)) and message[name]:
-            raise LeftOutError(f"{path}.{name}", "the reasoning of earlier answers")
 
     def _lost_places(self, kinds: Sequence[_Kind]) -> Sequence[int]:
         """The places of messages that the template leaves out because of others, such as a second

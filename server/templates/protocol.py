@@ -32,7 +32,9 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a template. `variables` are the request's own. A `question` is a word in a
-    message in whose place questions are asked: the prompt then ends where a reply's text begins."""
+    message in whose place questions are asked: the prompt then ends where a reply's text begins.
+    Reasoning that the template writes nowhere is refused, unless the conversation
+    `may_lose_reasoning`."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
@@ -40,6 +42,7 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool = False
     variables: dict[str, Any] = {}
     question: str = ""
+    may_lose_reasoning: bool = False
 
 
 Question = Conversation | None
@@ -57,6 +60,13 @@ class FoundFormat(msgspec.Struct, frozen=True, tag="format"):
     reason: str = ""
 
 
+class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
+    """The prompt, empty for a check. It lacks reasoning, first that of the field `left_out`."""
+
+    prompt: str
+    left_out: str = ""
+
+
 class NotRendered(msgspec.Struct, frozen=True, tag="not rendered"):
     """The reason for no prompt: the template's own message, or its fault. A `field` is one of the
     request that the template leaves out."""
@@ -65,8 +75,8 @@ class NotRendered(msgspec.Struct, frozen=True, tag="not rendered"):
     field: str = ""
 
 
-Answer = str | FoundFormat | NotRendered
-"""The prompt, empty for a check; the format of a compiled template; or why there is none."""
+Answer = Rendered | FoundFormat | NotRendered
+"""The prompt; the format of a compiled template; or why there is none."""
 
 
 def frame(message: ChatTemplate | Question | Answer) -> bytes:

@@ -6,8 +6,13 @@ from msgspec.structs import replace
 
 from server.templates.call_ids import with_ids_of
 from server.templates.formats import find_format
-from server.templates.loaded_template import LoadedTemplate, UnfitFieldError
-from server.templates.protocol import ChatTemplate, Conversation
+from server.templates.loaded_template import (
+    REASONING_FIELDS,
+    LoadedTemplate,
+    UnfitFieldError,
+    reasoning_name,
+)
+from server.templates.protocol import ChatTemplate, Conversation, Message, Rendered
 from server.templates.tools_as_text import (
     with_calls_as_text,
     with_results_as_text,
@@ -25,9 +30,18 @@ class ServedTemplate:
         self._loaded = LoadedTemplate(template)
         self.found = find_format(self._loaded)
 
-    def prompt(self, conversation: Conversation) -> str:
+    def rendered(self, conversation: Conversation) -> Rendered:
         """The prompt of a client's messages. Raises UnfitFieldError, TemplateError for a refusal,
         and whatever else the template raises."""
+        left_out = ""
+        if conversation.may_lose_reasoning:
+            left_out = self._loaded.lost_reasoning(conversation)
+        if left_out:
+            messages = [*map(_without_reasoning, conversation.messages)]
+            conversation = replace(conversation, messages=messages)
+        return Rendered(self._prompt(conversation), left_out)
+
+    def _prompt(self, conversation: Conversation) -> str:
         if conversation.tools and self.found.form is None:
             reason = f"this model cannot call tools: {self.found.reason}"
             raise UnfitFieldError("tools", reason)
@@ -59,3 +73,11 @@ class ServedTemplate:
     @cached_property
     def _leaves_out_tools(self) -> bool:
         return TurnWriter(self._loaded).leaves_out_tools()
+
+
+def _without_reasoning(message: Message) -> Message:
+    """The message as if its author had not thought. One that has only thought says nothing."""
+    if reasoning_name(message) is None:
+        return message
+    rest = {name: value for name, value in message.items() if name not in REASONING_FIELDS}
+    return rest if rest.get("tool_calls") else {"content": "", **rest}

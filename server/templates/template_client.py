@@ -95,7 +95,7 @@ class TemplateClient:
         if isinstance(self._template, protocol.ChatTemplate):
             self._keeper = lasting_task(self._keep(), f"chat template of {self._model}")
 
-    async def prompt_of(self, conversation: bytes, key: KeyShare) -> str:
+    async def prompt_of(self, conversation: bytes, key: KeyShare) -> protocol.Rendered:
         """The prompt of a Conversation's frame. Cancelling gives it up. Raises RefusalError: no
         template, one that refuses the messages, no running process."""
         _ = self.template
@@ -114,7 +114,7 @@ class TemplateClient:
             raise
         if isinstance(outcome, protocol.NotRendered):
             raise _refusal(outcome)
-        assert isinstance(outcome, str), "a process tells its format only at its start"
+        assert isinstance(outcome, protocol.Rendered), "formats come only at the start"
         return outcome
 
     def check(self) -> None:

@@ -68,7 +68,7 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
             loaded.append(ServedTemplate(msgspec.json.decode(body, type=protocol.ChatTemplate)))
             return loaded[0].found
         question = decoder.decode(body)
-        return "" if question is None else loaded[0].prompt(question)
+        return protocol.Rendered("") if question is None else loaded[0].rendered(question)
 
     interruptible = _Interruptible()
     while body := source.read(protocol.frame_size(source.read(protocol.LENGTH_BYTES))):

@@ -67,7 +67,7 @@ class TemplateProcess(ChildProcess):
             if end.status != -signal.SIGPROF:
                 raise
             return protocol.NotRendered(str(end))
-        assert not isinstance(answer, str), "only conversations have prompts"
+        assert not isinstance(answer, protocol.Rendered), "only conversations have prompts"
         return answer
 
     async def ask(self, question: bytes, seconds: float) -> protocol.Answer:

@@ -177,7 +177,7 @@ class MessageForm(AnswerForm):
         self._ids = CallIds(answer_id, plan.turn)
         self._reasoning, self._omits = reasoning, omits_thinking
         self._open: _Kind | None = None  # the block that is being streamed
-        self._thought = ""  # of that, if it is reasoning
+        self._thoughts: list[str] = []  # of that, if it is reasoning
         self._begun = 0  # blocks
         self._has_started = self._has_called = False
 
@@ -257,7 +257,7 @@ class MessageForm(AnswerForm):
                 yield self._added(MessageAddition(type="text_delta", text=text))
             case ReasoningDelta(text):
                 yield from self._opened("thinking", WrittenThinking(thinking="", signature=""))
-                self._thought += text
+                self._thoughts.append(text)
                 if not self._omits:
                     yield self._added(MessageAddition(type="thinking_delta", thinking=text))
             case CallBegin():
@@ -283,9 +283,9 @@ class MessageForm(AnswerForm):
         if self._open is None:
             return
         if self._open == "thinking":
-            signature = self._signature(self._thought)
+            signature = self._signature("".join(self._thoughts))
             yield self._added(MessageAddition(type="signature_delta", signature=signature))
-            self._thought = ""
+            self._thoughts = []
         self._open = None
         yield MessageEvent(type="content_block_stop", index=self._begun - 1)
 

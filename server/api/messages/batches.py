@@ -58,7 +58,7 @@ class MessageBatchQuery(msgspec.Struct, frozen=True, kw_only=True):
     after_id: str | None = None
     """The id of a batch: the list begins behind it."""
     before_id: str | None = None
-    """The id of a batch: the list ends before it."""
+    """The id of a batch: the list ends before it. Not together with `after_id`."""
 
 
 class MessageCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,13 +197,17 @@ def _write(upload: Upload, requests: list[BatchedMessage]) -> None:
 async def list_message_batches(request: Request, query: MessageBatchQuery) -> MessageBatchList:
     """The client's batches of messages, newest first."""
     state, owner = stored_of(request)
-    known = query.before_id or query.after_id
-    page = Page(query.limit, known, newest_first=query.before_id is None)
+    field, known = "after_id", query.after_id
+    if query.before_id is not None:
+        if known is not None:
+            raise invalid("before_id", "not together with after_id")
+        field, known = "before_id", query.before_id
+    page = Page(query.limit, known, newest_first=field == "after_id")
     try:
         found = await page_of(page, lambda page: state.batches.list(owner, page, _ENDPOINT), _shown)
     except RefusalError as error:
-        raise renamed(error, "after", "before_id" if query.before_id else "after_id") from None
-    if query.before_id:
+        raise renamed(error, "after", field) from None
+    if field == "before_id":
         found["data"].reverse()
         found["first_id"], found["last_id"] = found["last_id"], found["first_id"]
     return MessageBatchList(**found)

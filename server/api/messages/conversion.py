@@ -1,6 +1,5 @@
 """From a request of `/v1/messages` to one of chat, and from chat's errors to its fields."""
 
-import re
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
@@ -39,7 +38,7 @@ from server.schemas.chat import (
     ToolCall,
     ToolChoice,
 )
-from server.schemas.common import invalid, renamed
+from server.schemas.common import invalid, own_path, renamed
 from server.schemas.sampling import JsonSchema, NamedSchema
 
 # Claude Code sends one that changes with each request: nothing behind it would be cached.
@@ -56,18 +55,17 @@ _FIELDS = {
     "chat_template_kwargs": "thinking",
     "stop": "stop_sequences",
 }
-_OF_MESSAGE = re.compile(r"messages\[(\d+)\](.*)")
-_OF_TOOL = re.compile(r"tools\[(\d+)\]\.function(.*)")
 
 BlockT = TypeVar("BlockT", bound=Block)
 
 
 class _Turns:
-    """Messages of chat, each with the path of what it is made of. Blocks are added in order."""
+    """Messages of chat, made of blocks in their order. `paths` are the request's fields for those
+    of the messages."""
 
     def __init__(self, reasoning: SignedReasoning) -> None:
         self.messages: list[ChatMessage] = []
-        self.paths: list[str] = []
+        self.paths: dict[str, str] = {}
         self.left_out: list[str] = []
         self._reasoning = reasoning
         self._parts: list[ContentPart] = []
@@ -76,12 +74,14 @@ class _Turns:
     def add_system(self, system: str | list[TextBlock]) -> None:
         for block in _blocks(system):
             if not block.text.startswith(_BILLING):
-                self._add(block, "system", "system")
+                self._add(block, "system", "system", "system")
 
     def add(self, message: InputMessage, path: str) -> None:
         """Raises RefusalError for a block that is not this role's."""
         for number, block in enumerate(_blocks(message.content)):
-            at = f"{path}.content[{number}]"
+            at = f"{path}.content"
+            if not isinstance(message.content, str):
+                at += f"[{number}]"
             if (kind := type(block).__struct_config__.tag) not in _BLOCKS[message.role]:
                 raise invalid(f"{at}.type", f"{quoted(kind)} is none of {message.role} messages")
             if isinstance(block, ToolResultBlock):
@@ -89,16 +89,16 @@ class _Turns:
             else:
                 self._add(block, message.role, path, at)
 
-    def _add(self, block: Block, role: str, path: str, at: str = "") -> None:
+    def _add(self, block: Block, role: str, path: str, at: str) -> None:
         if not self.messages or self.messages[-1].role != role:
             self._parts, self._calls = [], []
             # The lists grow with the turn.
             turn = ChatMessage(role=role, content=self._parts, tool_calls=self._calls)
-            self.messages.append(turn)
-            self.paths.append(path)
+            self._begin(turn, path)
         match block:
             case TextBlock(text=text):
                 self._parts.append(_text_part(text))
+                self._name("content", at)
             case ThinkingBlock(thinking=shown, signature=sealed):
                 self._add_reasoning(sealed, shown, at)
             case RedactedThinkingBlock(data=sealed):
@@ -106,6 +106,10 @@ class _Turns:
             case ToolUseBlock(id=name):
                 arguments = msgspec.json.encode(block.input).decode()
                 function = FunctionCall(name=block.name, arguments=arguments)
+                number = f"tool_calls[{len(self._calls)}]"
+                self._name("tool_calls", at)
+                self._name(number, at)
+                self._name(f"{number}.function.arguments", f"{at}.input")
                 self._calls.append(ToolCall(id=name, function=function))
             case ToolResultBlock():
                 pass
@@ -117,12 +121,25 @@ class _Turns:
             self.left_out = self.left_out or [at]
         else:
             self._parts.append(ContentPart(type="thinking", thinking=text))
+            self._name("reasoning_content", at)
 
     def _add_result(self, block: ToolResultBlock, at: str) -> None:
         parts = [_text_part(each.text) for each in _blocks(block.content or "")]
         result = ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=parts)
-        self.messages.append(result)
-        self.paths.append(at)
+        self._begin(result, at)
+        self._name("tool_call_id", f"{at}.tool_use_id")
+
+    def _begin(self, message: ChatMessage, path: str) -> None:
+        self.messages.append(message)
+        self.paths[self._last] = path
+
+    def _name(self, field: str, path: str) -> None:
+        """Name the last message's field by the first block that it is made of."""
+        self.paths.setdefault(f"{self._last}.{field}", path)
+
+    @property
+    def _last(self) -> str:
+        return f"messages[{len(self.messages) - 1}]"
 
 
 def _blocks(content: str | Sequence[BlockT]) -> Sequence[BlockT | TextBlock]:
@@ -143,29 +160,28 @@ class AsChat:
             turns.add_system(body.system)
         for number, message in enumerate(body.messages):
             turns.add(message, f"messages[{number}]")
-        self._paths = turns.paths
-        self._offered = _offered(body.tools or [], body.tool_choice)
+        offered = _offered(body.tools or [], body.tool_choice)
+        self._paths = _FIELDS | turns.paths
+        for number, own in enumerate(offered):
+            self._paths[f"tools[{number}].function"] = f"tools[{own}]"
+            self._paths[f"tools[{number}].function.parameters"] = f"tools[{own}].input_schema"
         numbers = range(len(body.tools or []))
-        hosted = [f"tools[{number}]" for number in numbers if number not in self._offered]
+        hosted = [f"tools[{number}]" for number in numbers if number not in offered]
         self.left_out = (*turns.left_out, *hosted)
         # Where there is no text, templates get none rather than an empty one.
         messages = [replace(each, content=each.content or None) for each in turns.messages]
         last = messages[-1]
         continues = last.role == "assistant"
         if continues and last.tool_calls:
-            raise invalid(self._paths[-1], "its tool_use has no tool_result")
-        tools = [*self._offered.values()]
-        self.request = _request(body, messages, tools, continues=continues)
+            path = self.field(f"messages[{len(messages) - 1}]")
+            raise invalid(path, "its tool_use has no tool_result")
+        self.request = _request(body, messages, [*offered.values()], continues=continues)
 
     def field(self, name: str) -> str:
         """The request's own name of a field of chat."""
-        if found := _OF_MESSAGE.fullmatch(name):
-            rest = ".tool_use_id" if found[2] == ".tool_call_id" else ""
-            return self._paths[int(found[1])] + rest
-        if found := _OF_TOOL.fullmatch(name):
-            number = [*self._offered][int(found[1])]
-            return f"tools[{number}]{found[2].replace('.parameters', '.input_schema', 1)}"
-        return "messages" if name.startswith("prompt") else _FIELDS.get(name, name)
+        if name.startswith("prompt"):
+            return "messages"
+        return own_path(name.removesuffix(".role"), self._paths)
 
     def error(self, error: RefusalError) -> RefusalError:
         """`error` of chat, or of the engine, with the request's own name of the field."""

@@ -49,16 +49,26 @@ async def create_message(request: Request, body: MessagesRequest, model: Model) 
     omits = not isinstance(thinking, ThinkingDisabled | None) and thinking.display == "omitted"
     try:
         plan = await chat_plan(
-            asked.request, request, model, most_tokens=body.max_tokens, most_reasoning=budget
+            asked.request,
+            request,
+            model,
+            most_tokens=body.max_tokens,
+            most_reasoning=budget,
+            may_lose_reasoning=True,
         )
-        answer_id = service_of(request).new_id("msg")
+        answer_id = service_of(request).new_id("msg").replace("-", "_")
         form = MessageForm(answer_id, model, plan, reasoning, omits_thinking=omits)
         response = await answer(request, model, plan, form, stream=body.stream)
     except RefusalError as error:
         raise asked.error(error) from None
+    _name_ignored(request, asked)
+    return response
+
+
+def _name_ignored(request: Request, asked: AsChat) -> None:
+    """Name what the request loses by its own fields."""
     record = record_of(request)
     record.ignored = (*asked.left_out, *map(asked.field, record.ignored))
-    return response
 
 
 @answers(
@@ -69,9 +79,10 @@ async def count_tokens(request: Request, body: CountTokensRequest, model: Model)
     """Count the tokens of a conversation's prompt."""
     asked = AsChat(body, SignedReasoning.of(request))
     try:
-        options = chat_options(asked.request, requested_tools(asked.request))
+        tools = requested_tools(asked.request)
+        options = chat_options(asked.request, tools, may_lose_reasoning=True)
         text = await chat_prompt(request, model, asked.request.messages, options)
     except RefusalError as error:
         raise asked.error(error) from None
-    record_of(request).ignored = asked.left_out
+    _name_ignored(request, asked)
     return TokenCount(len(await tokens_of(request, model, text, special=False)))

@@ -84,6 +84,7 @@ class ItemMessages:
             case "reasoning":
                 turn = self._turn(path, has_begun=False)
                 turn.reasoning += self._reasoning(item, path)
+                self.paths.setdefault(f"{self._last}.reasoning_content", path)
             case "function_call" | "custom_tool_call":
                 self._add_call(item, path)
             case "function_call_output" | "custom_tool_call_output":
@@ -110,6 +111,7 @@ class ItemMessages:
             return
         turn = self._turn(path, has_begun=False)
         turn.has_text, turn.content = True, content
+        self.paths[f"{self._last}.content"] = f"{path}.content"
 
     def _add_call(self, item: ResponseItem, path: str) -> None:
         name = ToolName(_given(item.name, f"{path}.name"), item.namespace).of_function
@@ -118,7 +120,9 @@ class ItemMessages:
             text = _given(item.input, f"{path}.input")
             arguments = msgspec.json.encode({"input": text}).decode()
         turn = self._turn(path, has_begun=True)
-        self.paths[f"{self._last}.tool_calls[{len(turn.calls)}].function"] = path
+        number = f"{self._last}.tool_calls[{len(turn.calls)}]"
+        self.paths[number] = self.paths[f"{number}.function"] = path
+        self.paths.setdefault(f"{self._last}.tool_calls", path)
         function = FunctionCall(name=name, arguments=arguments)
         turn.calls.append(ToolCall(id=_given(item.call_id, f"{path}.call_id"), function=function))
 

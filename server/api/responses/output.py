@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from server.api.responses.objects import (
@@ -76,9 +76,7 @@ class OutputWriter:
                 if not isinstance(self._open, OutputMessage):
                     name = self._name("msg")
                     yield from self._begin(OutputMessage(id=name, status="in_progress"))
-                scores, self._new_scores = self._new_scores, []
-                self._scores += scores
-                yield self._delta("response.output_text.delta", text, logprobs=scores)
+                yield self._delta("response.output_text.delta", text, self._taken_scores())
             case ReasoningDelta(text):
                 if not isinstance(self._open, OutputReasoning):
                     name = self._name("rs")
@@ -150,11 +148,26 @@ class OutputWriter:
     def _name(self, kind: str) -> str:
         return f"{kind}_{self._unique}_{len(self.items)}"
 
-    def _delta(self, kind: EventType, text: str, **fields: Any) -> ResponseEvent:
+    def _taken_scores(self) -> list[TokenLogprob]:
+        scores, self._new_scores = self._new_scores, []
+        self._scores += scores
+        return scores
+
+    def _delta(
+        self, kind: EventType, text: str, scores: list[TokenLogprob] | UnsetType = UNSET
+    ) -> ResponseEvent:
+        """An addition to the open item, made at once: there is one for every token."""
         self._written.append(text)
-        if not isinstance(self._open, OutputCall):
-            return self._of_part(kind, delta=text, **fields)
-        return self._of_item(kind, delta=text)
+        self._num_events += 1
+        return ResponseEvent(
+            type=kind,
+            sequence_number=self._num_events - 1,
+            output_index=len(self.items) - 1,
+            item_id=self.items[-1].id,
+            content_index=UNSET if isinstance(self._open, OutputCall) else 0,
+            delta=text,
+            logprobs=scores,
+        )
 
     def _of_part(self, kind: EventType, **fields: Any) -> ResponseEvent:
         return self._of_item(kind, content_index=0, **fields)

@@ -1,12 +1,13 @@
 """`/v1/responses`: the next items of a conversation."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fastapi import Request, Response
 from msgspec.structs import replace
 
 from engine_core.refusal import RefusalError
-from server.api.chat import chat_error, chat_plan
+from server.api.chat import chat_plan
 from server.api.declaration import answers
 from server.api.responses.answer import ResponseForm
 from server.api.responses.conversation import ItemMessages
@@ -25,13 +26,14 @@ from server.api.tokenize import tokens_of
 from server.generation.generation import answer
 from server.generation.signed_reasoning import SignedReasoning
 from server.schemas.chat import ChatRequest
-from server.schemas.common import in_own_words, invalid, own_path
+from server.schemas.common import invalid, own_path, renamed
 from server.schemas.sampling import JsonObject, JsonSchema, NamedSchema, PlainText, ResponseFormat
 from server.service.endpoint import Endpoint, operation
 from server.service.service import Model, record_of, service_of
 
 _PATHS = {
     "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
@@ -51,14 +53,19 @@ async def create_response(request: Request, body: ResponsesRequest, model: Model
     asked = await asked_of_chat(request, body)
     sign = SignedReasoning.of(request).seal if _ENCRYPTED in (body.include or ()) else None
     try:
-        plan = await chat_plan(asked.request, request, model, most_tokens=body.max_output_tokens)
+        plan = await chat_plan(
+            asked.request,
+            request,
+            model,
+            most_tokens=body.max_output_tokens,
+            may_lose_reasoning=True,
+        )
         answer_id = service.new_id("resp").replace("-", "_")
         form = ResponseForm(body, model, answer_id, plan, asked.tools, sign=sign, keep=keep)
         response = await answer(request, model, plan, form, stream=body.stream)
     except RefusalError as error:
-        raise in_own_words(chat_error(error, asked.request), asked.paths) from None
-    ignored = (own_path(path, asked.paths) for path in record.ignored)
-    record.ignored = (*asked.left_out, *ignored)
+        raise asked.error(error) from None
+    record.ignored = asked.ignored(record.ignored)
     return response
 
 
@@ -71,9 +78,11 @@ async def count_input_tokens(
     """The number of tokens of the prompt that a request of `/v1/responses` makes."""
     asked = await asked_of_chat(request, body)
     try:
-        plan = await chat_plan(asked.request, request, model)
+        plan = await chat_plan(asked.request, request, model, may_lose_reasoning=True)
     except RefusalError as error:
-        raise in_own_words(chat_error(error, asked.request), asked.paths) from None
+        raise asked.error(error) from None
+    record = record_of(request)
+    record.ignored = asked.ignored(record.ignored)
     (text,) = plan.prompts.texts
     return InputTokenCount(input_tokens=len(await tokens_of(request, model, text, special=False)))
 
@@ -86,6 +95,19 @@ class AskedOfChat(NamedTuple):
     tools: OfferedTools
     paths: dict[str, str]
     left_out: list[str]
+
+    def error(self, error: RefusalError) -> RefusalError:
+        """`error` of chat, or of the engine, with the request's own name of the field."""
+        return error if error.param is None else renamed(error, error.param, self._own(error.param))
+
+    def ignored(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """What the request loses here, then what it loses by these fields of chat."""
+        return (*self.left_out, *map(self._own, paths))
+
+    def _own(self, path: str) -> str:
+        if path.startswith("prompt"):
+            return "input"
+        return own_path(path.removesuffix(".role"), self.paths)
 
 
 async def asked_of_chat(request: Request, body: ResponsePrompt) -> AskedOfChat:

@@ -7,7 +7,7 @@ import pytest
 
 from server.templates import formats
 from server.templates.loaded_template import UnfitFieldError
-from server.templates.protocol import ChatTemplate, Conversation, FoundFormat
+from server.templates.protocol import ChatTemplate, Conversation, FoundFormat, Rendered
 from server.templates.served_template import ServedTemplate
 from tests.server.templates.test_turn_formats import HERMES_CALL, HERMES_FORM, JSON, NINE, template
 
@@ -19,7 +19,7 @@ def served(source: str) -> ServedTemplate:
 
 
 def prompt(source: str, *messages: Message, **fields: Any) -> str:
-    return served(source).prompt(Conversation(messages=list(messages), **fields))
+    return served(source).rendered(Conversation(messages=list(messages), **fields)).prompt
 
 
 USER: Message = {"role": "user", "content": "Hello"}
@@ -48,7 +48,7 @@ def test_one_that_is_too_slow_to_learn_from_renders_all_the_same(monkeypatch) ->
     slow = served(template(HERMES_CALL))
     assert slow.found.form is None
     assert "too slow" in slow.found.reason
-    assert slow.prompt(Conversation(messages=[USER])).startswith("<|user|>Hello")
+    assert slow.rendered(Conversation(messages=[USER])).prompt.startswith("<|user|>Hello")
 
 
 WITH_IDS = "<call>{{ t.id }}/{{ c.name }}<args>" + JSON + "</call>"
@@ -171,3 +171,48 @@ def test_calls_are_written_so_that_a_result_may_follow() -> None:
     loop = "{% for m in messages %}"
     source = template(HERMES_CALL).replace(loop, loop + refuses)
     assert WRITTEN in prompt(source, USER, calling("a"), result("a"))
+
+
+THINKS: Message = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}
+SWITCHED = PLAIN.replace("{{ m.content", "{{ m.reasoning_content if keep }}{{ m.content")
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "expected", "field"),
+    [
+        ([USER, THINKS, USER, THINKS], {}, "", "messages[1].reasoning_content"),
+        ([SYSTEM, USER, THINKS | {"reasoning": "Hm."}], {}, "", "messages[2].reasoning_content"),
+        ([USER, {"role": "assistant", "reasoning": "Hm."}], {}, "", "messages[1].reasoning"),
+        ([USER, THINKS], {"variables": {"keep": False}}, "", "messages[1].reasoning_content"),
+        ([USER, THINKS], {"variables": {"keep": True}}, "Hm.", ""),
+        ([USER, THINKS, USER], {"tools": [TOOL]}, "", "messages[1].reasoning_content"),
+        ([USER, THINKS | {"reasoning_content": ""}], {}, "", ""),
+    ],
+)
+def test_reasoning_that_no_place_has_may_be_left_out(
+    messages: list[Message], fields: dict[str, Any], expected: str, field: str
+) -> None:
+    """It is named as the client has it, also if tools are described before it."""
+    talk = Conversation(messages=messages, may_lose_reasoning=True, **fields)
+    rendered = served(SWITCHED).rendered(talk)
+    assert rendered.left_out == field
+    assert ("Hm." in rendered.prompt) == bool(expected)
+    without = [{"content": "", **message} for message in messages]
+    for message in without:
+        for name in ("reasoning_content", "reasoning"):
+            message.pop(name, None)
+    if not expected:
+        assert rendered == Rendered(prompt(SWITCHED, *without, **fields), field)
+
+
+def test_reasoning_of_earlier_turns_is_the_template_s_to_leave_out() -> None:
+    last = PLAIN.replace("{{ m.content", "{{ m.reasoning_content if loop.last }}{{ m.content")
+    talk = Conversation(messages=[USER, THINKS, USER], may_lose_reasoning=True)
+    rendered = served(last).rendered(talk)
+    assert (rendered.left_out, "Hm." in rendered.prompt) == ("", False)
+
+
+def test_reasoning_is_refused_where_it_may_not_be_left_out() -> None:
+    with pytest.raises(UnfitFieldError) as refused:
+        prompt(SWITCHED, USER, THINKS)
+    assert refused.value.field == "messages[1].reasoning_content"

@@ -23,7 +23,7 @@ from engine_core.refusal import RefusalError
 from server.service.ledger import REQUEST_BYTES
 from server.settings.settings import Limits
 from server.templates import template_client, template_process
-from server.templates.protocol import ChatTemplate, Conversation, frame
+from server.templates.protocol import ChatTemplate, Conversation, Message, frame
 from server.templates.template_client import TemplateClient
 from tests.e2e.daemon import children_of, is_alive
 from tests.patience import PATIENCE, wait_until
@@ -63,8 +63,11 @@ async def pid() -> int:
 
 
 def ask(chat: TemplateClient, text: str, key: KeyShare = NO_KEY) -> asyncio.Task[str]:
-    message = {"role": "user", "content": text}
-    return asyncio.create_task(chat.prompt_of(frame(Conversation(messages=[message])), key))
+    return asyncio.create_task(_prompt(chat, {"role": "user", "content": text}, key))
+
+
+async def _prompt(chat: TemplateClient, message: Message, key: KeyShare) -> str:
+    return (await chat.prompt_of(frame(Conversation(messages=[message])), key)).prompt
 
 
 async def gone(pid: int, seconds: float) -> None:

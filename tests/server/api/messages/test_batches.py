@@ -134,8 +134,14 @@ async def test_pages(http: httpx.AsyncClient) -> None:
         page = (await http.get(PATH, params=query)).json()
         assert ([each["id"] for each in page["data"]], page["has_more"]) == (expected, more)
         assert (page["first_id"], page["last_id"]) == (expected[0], expected[-1])
-    for field in ("after_id", "before_id"):
-        refused = await http.get(PATH, params={field: "x"})
+    for query, field in (
+        ({"after_id": "x"}, "after_id"),
+        ({"before_id": "x"}, "before_id"),
+        ({"before_id": ""}, "before_id"),
+        ({"after_id": listed[0], "before_id": listed[2]}, "before_id"),
+    ):
+        refused = await http.get(PATH, params=query)
+        assert refused.status_code == 400
         assert refused.json()["error"]["details"]["param"] == field
 
 

@@ -23,9 +23,14 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
 CALL = '<tool_call>{"name": "get", "arguments": {"a": "x STOP"}}</tool_call>'
 TURN = f"Hm STOP.</think>\n\nI look.\n{CALL}"
 PLAIN = "Hm.</think>\n\nNo."
+# As DeepSeek-R1's: earlier reasoning is cut off, and not taken in a field of its own.
+FORGETFUL = WRITES_TOOLS + template(
+    HERMES_CALL, answer="{{ (m.content or '').split('</think>')[-1] }}", prompt=THINKING
+)
 TEMPLATES = {
     "writer": WRITES_TOOLS + template(HERMES_CALL, answer=THOUGHTS, prompt=THINKING),
     "plain": LLAMA3,
+    "forgetful": FORGETFUL,
 }
 
 
@@ -122,7 +127,7 @@ def refused(deployment: Deployment, **fields: Any) -> tuple[str, str]:
 def test_the_shape_of_an_answer(answered, say) -> None:
     ids = say(PLAIN)
     body = answered()
-    assert re.fullmatch(r"msg-\w{20,}", body.pop("id"))
+    assert re.fullmatch(r"msg_\w{20,}", body.pop("id"))
     usage = body.pop("usage")
     thinking, text = body.pop("content")
     assert body == {
@@ -383,7 +388,12 @@ def test_who_names_the_version_gets_this_shape_everywhere(deployment, path, stat
     ("said", "field"),
     [
         ("prompt", "messages"),
-        ("messages[1].tool_calls[0].function.arguments", "messages[1]"),
+        ("messages[1].role", "messages[1]"),
+        ("messages[1].content", "messages[1].content[0]"),
+        ("messages[1].tool_calls", "messages[1].content[1]"),
+        ("messages[1].tool_calls[1]", "messages[1].content[2]"),
+        ("messages[1].tool_calls[0].function.arguments", "messages[1].content[1].input"),
+        ("messages[2].role", "messages[2].content[0]"),
         ("messages[2].tool_call_id", "messages[2].content[0].tool_use_id"),
         ("messages[3]", "messages[2]"),
         ("tools[0].function.parameters.properties", "tools[1].input_schema.properties"),
@@ -395,13 +405,42 @@ def test_what_the_engine_refuses_is_named(deployment, said, field, stream) -> No
     refusal = Failed(0, "context_length_exceeded", f"{said} has 9 tokens", said)
     deployment.engines["writer"].script.refusal = refusal
     call = {"type": "tool_use", "id": "c", "name": "get", "input": {}}
+    said_first = {"type": "text", "text": "I look."}
     messages = [
-        *HELLO, {"role": "assistant", "content": [call]},
+        *HELLO, {"role": "assistant", "content": [said_first, call, call | {"id": "d"}]},
         {"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "c"}, {"type": "text", "text": "And?"}]},
     ]  # fmt: skip
     fields = {"messages": messages, "tools": [SEARCH, TOOL], "stream": stream}
     assert refused(deployment, **fields) == ("invalid_request_error", field)
+
+
+def test_what_the_template_leaves_out_is_named(deployment) -> None:
+    call = {"type": "tool_use", "id": "c", "name": "get", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c"}
+    answer = [{"type": "text", "text": "I look."}, call]
+    messages = [*HELLO, {"role": "assistant", "content": answer},
+                {"role": "user", "content": [result]}]  # fmt: skip
+    fields = {"model": "plain", "messages": messages}
+    assert refused(deployment, **fields) == ("invalid_request_error", "messages[1].content[1]")
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+def test_reasoning_that_the_template_never_writes_is_left_out(deployment, say, path) -> None:
+    """It is named once, beside what else is left out."""
+    say(PLAIN)
+    answer = ask(deployment)["content"]
+    turn = {"role": "assistant", "content": answer}
+    fields = {"messages": [*HELLO, turn, *HELLO, turn, *HELLO], "tools": [SEARCH, TOOL]}
+    body = body_of(model="forgetful", **fields)
+    if path != PATH:
+        del body["max_tokens"]
+    response = deployment.post(path, body)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-penstock-ignored"] == "tools[0],messages[1].content[0]"
+    if path == PATH:
+        (prompt,) = deployment.job("forgetful").texts
+        assert ("No." in prompt, "Hm." in prompt) == (True, False)
 
 
 def test_headers_and_queries_of_betas_are_taken(deployment) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.chat_client import say_little
-from tests.server.chat_templates import chat_deployment
+from engine_core.messages import Failed
+from tests.server.chat_client import HELLO, say_little
+from tests.server.chat_templates import LLAMA3, chat_deployment
 from tests.server.conftest import Deployment
 from tests.server.generation.test_requested_tools import THINKING, WRITES_TOOLS
 from tests.server.templates.test_turn_formats import HERMES_CALL, THOUGHTS, template
@@ -22,11 +23,16 @@ GET: dict[str, Any] = {
 CALL = '<tool_call>{"name": "NAME", "arguments": {"KEY": "x"}}</tool_call>'
 TURN = "Hm.</think>\n\nI look.\n" + CALL
 PLAIN = "Hm.</think>\n\nNo."
+# As DeepSeek-R1's: earlier reasoning is cut off, and not taken in a field of its own.
+FORGETFUL = WRITES_TOOLS + template(
+    HERMES_CALL, answer="{{ (m.content or '').split('</think>')[-1] }}", prompt=THINKING
+)
+TEMPLATES = {"writer": WRITER, "forgetful": FORGETFUL, "plain": LLAMA3}
 
 
 @pytest.fixture(scope="module")
 def open_deployment(tokenizer) -> Iterator[Deployment]:
-    with chat_deployment(tokenizer, {"writer": WRITER}) as deployment:
+    with chat_deployment(tokenizer, TEMPLATES) as deployment:
         yield deployment
 
 
@@ -292,6 +298,24 @@ def test_reasoning_that_is_not_ours_is_left_out(deployment, say):
     assert "Hm." not in prompt_of(deployment)
 
 
+def test_reasoning_that_the_template_never_writes_is_left_out(deployment, say):
+    """Of `/v1/chat/completions` it is refused."""
+    say(PLAIN)
+    items = ask(deployment)["output"]
+    again = [*HELLO, *items, *HELLO, *items, *HELLO]
+    for path in (PATH, f"{PATH}/input_tokens"):
+        response = deployment.post(path, {"model": "forgetful", "input": again})
+        assert response.status_code == 200, response.text
+        assert response.headers["x-penstock-ignored"] == "input[1]"
+    (prompt,) = deployment.job("forgetful").texts
+    assert ("No." in prompt, "Hm." in prompt) == (True, False)
+    turn = {"role": "assistant", "content": "No.", "reasoning_content": "Hm."}
+    refused = deployment.refusal(
+        "/v1/chat/completions", model="forgetful", messages=[*HELLO, turn, *HELLO]
+    )
+    assert refused["param"] == "messages[1].reasoning_content"
+
+
 def test_input_tokens_are_those_of_the_prompt(deployment, say):
     say(PLAIN)
     asked = {"model": "writer", "input": "Hello", "tools": [GET]}
@@ -357,3 +381,46 @@ def test_refusals_name_the_field(deployment, fields, param):
     error = deployment.refusal(PATH, **{"model": "writer", "input": "Hello"} | fields)
     assert error["param"] == param
     assert param in error["message"]
+
+
+CALL_ITEM = {"type": "function_call", "name": "get", "call_id": "c", "arguments": "{}"}
+TURN_ITEMS: list[dict[str, Any]] = [
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+    {"role": "assistant", "content": "I look."},
+    CALL_ITEM,
+    CALL_ITEM | {"call_id": "d"},
+    {"type": "function_call_output", "call_id": "c", "output": "seven"},
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ("prompt", "input"),
+        ("messages[0].role", "instructions"),
+        ("messages[1].role", "input[0]"),
+        ("messages[2].content", "input[2].content"),
+        ("messages[2].reasoning_content", "input[1]"),
+        ("messages[2].tool_calls", "input[3]"),
+        ("messages[2].tool_calls[1]", "input[4]"),
+        ("messages[2].tool_calls[1].function.arguments", "input[4].arguments"),
+        ("messages[3].role", "input[5]"),
+        ("messages[3].tool_call_id", "input[5].call_id"),
+        ("tools[0].function.parameters.properties", "tools[0].parameters.properties"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_engine_refuses_is_named(deployment, said, field, stream):
+    refusal = Failed(0, "context_length_exceeded", f"{said} has 9 tokens", said)
+    deployment.engines["writer"].script.refusal = refusal
+    error = deployment.refusal(
+        PATH, model="writer", instructions="Be brief.", input=[*HELLO, *TURN_ITEMS], tools=[GET],
+        stream=stream,
+    )  # fmt: skip
+    assert error["param"] == field
+    assert error["message"].startswith(f"{field} has 9")
+
+
+def test_what_the_template_leaves_out_is_named(deployment):
+    items = [*HELLO, *TURN_ITEMS[1:]]
+    assert deployment.refusal(PATH, model="plain", input=items)["param"] == "input[2]"

@@ -10,6 +10,7 @@ from server.batches.state.database import Change
 from server.batches.state.state_folder import StateFolder
 from server.settings.settings import State
 from tests.server.api.responses.test_responses import (
+    FORGETFUL,
     GET,
     PATH,
     PLAIN,
@@ -37,7 +38,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> State:
 def open_deployment(tokenizer, state) -> Iterator[Deployment]:
     fields = {"state": state, "api_keys": api_keys("mine", "yours"), "max_stored_size": MOST}
     fields |= {"max_body_size": LONGEST}
-    with chat_deployment(tokenizer, {"writer": WRITER}, **fields) as deployment:
+    templates = {"writer": WRITER, "forgetful": FORGETFUL}
+    with chat_deployment(tokenizer, templates, **fields) as deployment:
         yield deployment
 
 
@@ -79,6 +81,15 @@ def test_the_next_prompt_has_all_before_it(deployment, say):
     counted = {"input": "Third", "tools": [GET], "previous_response_id": second["id"]}
     tokens = deployment.ask(f"{PATH}/input_tokens", model="writer", **counted)["input_tokens"]
     assert tokens == third["usage"]["input_tokens"]
+
+
+def test_stored_reasoning_that_the_template_never_writes_is_left_out(deployment, say):
+    say(PLAIN)
+    first = ask(deployment)
+    body = {"model": "forgetful", "input": "Go on.", "previous_response_id": first["id"]}
+    response = deployment.post(PATH, body)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-penstock-ignored"] == "previous_response_id[1]"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
