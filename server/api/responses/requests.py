@@ -37,8 +37,8 @@ class ResponseItem(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
     """An item of the input, which may be one of an earlier answer."""
 
     type: str | None = None
-    """`message`, `reasoning`, `function_call`, `function_call_output`, `custom_tool_call` or
-    `custom_tool_call_output`. Default: `"message"`."""
+    """`message`, `reasoning`, `function_call`, `function_call_output`, `custom_tool_call`,
+    `custom_tool_call_output` or `compaction`. Default: `"message"`."""
     role: Literal["user", "assistant", "system", "developer"] | None = None
     """A message's, which has to have one."""
     content: str | list[ItemPart] | None = None
@@ -60,8 +60,9 @@ class ResponseItem(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
     summary: list[OutputPart] | None = None
     """Read as the reasoning if there is no other `content`."""
     encrypted_content: str | None = None
-    """Reasoning as an earlier answer has it by `include`, read before `content`. One that another
-    server has signed is left out, which `x-penstock-ignored` says."""
+    """Reasoning as an earlier answer has it by `include`, read before `content`: one that another
+    server has signed is left out, which `x-penstock-ignored` says. A `compaction`'s summary, which
+    this server must have signed."""
     status: str | None = None
     phase: str | None = None
     """Ignored."""
@@ -257,3 +258,26 @@ class InputTokensRequest(ResponsePrompt, kw_only=True, frozen=True):
     """A request of `/v1/responses/input_tokens`."""
 
     """Example: {"input": "What does the function return?", "model": "penstock-demo"}"""
+
+
+class CompactRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/v1/responses/compact`."""
+
+    """Example: {"input": [{"content": "What does it return?", "role": "user"}, {"content": "A
+    list.", "role": "assistant"}], "max_output_tokens": 12, "model": "penstock-demo"}"""
+
+    model: str
+    """A model with a [chat template](#chat-templates)."""
+    input: str | list[ResponseItem] | None = None
+    """The conversation: a text of the user's, or [items](#items)."""
+    previous_response_id: str | None = None
+    """A stored response, whose conversation the input continues, without its `instructions`."""
+    instructions: str | None = None
+    """A system message before the input, which is not part of the answer."""
+    max_output_tokens: Count | None = None
+    """1 to 2³¹ − 1, of reasoning and summary together. Default: 4,096."""
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    """No effect."""

@@ -1,5 +1,7 @@
 """`/v1/responses`: the next items of a conversation."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from fastapi import Request, Response
@@ -50,13 +52,11 @@ async def create_response(request: Request, body: ResponsesRequest, model: Model
     keep = await keeper(request, body)
     asked = await asked_of_chat(request, body)
     sign = SignedReasoning.of(request).seal if _ENCRYPTED in (body.include or ()) else None
-    try:
+    with asked.naming_fields():
         plan = await chat_plan(asked.request, request, model, most_tokens=body.max_output_tokens)
         answer_id = service.new_id("resp").replace("-", "_")
         form = ResponseForm(body, model, answer_id, plan, asked.tools, sign=sign, keep=keep)
         response = await answer(request, model, plan, form, stream=body.stream)
-    except RefusalError as error:
-        raise in_own_words(chat_error(error, asked.request), asked.paths) from None
     ignored = (own_path(path, asked.paths) for path in record.ignored)
     record.ignored = (*asked.left_out, *ignored)
     return response
@@ -70,10 +70,8 @@ async def count_input_tokens(
 ) -> InputTokenCount:
     """The number of tokens of the prompt that a request of `/v1/responses` makes."""
     asked = await asked_of_chat(request, body)
-    try:
+    with asked.naming_fields():
         plan = await chat_plan(asked.request, request, model)
-    except RefusalError as error:
-        raise in_own_words(chat_error(error, asked.request), asked.paths) from None
     (text,) = plan.prompts.texts
     return InputTokenCount(input_tokens=len(await tokens_of(request, model, text, special=False)))
 
@@ -87,15 +85,27 @@ class AskedOfChat(NamedTuple):
     paths: dict[str, str]
     left_out: list[str]
 
+    @contextmanager
+    def naming_fields(self) -> Generator[None]:
+        """A block whose failures name the request's own fields. Raises RefusalError."""
+        try:
+            yield
+        except RefusalError as error:
+            raise in_own_words(chat_error(error, self.request), self.paths) from None
 
-async def asked_of_chat(request: Request, body: ResponsePrompt) -> AskedOfChat:
-    """The request as one of chat. Raises RefusalError, naming the field."""
+
+async def asked_of_chat(
+    request: Request, body: ResponsePrompt, *, summarize: bool = False
+) -> AskedOfChat:
+    """The request as one of chat, or for a summary of it. Raises RefusalError, naming the field."""
     tools = OfferedTools(body)
     items = ItemMessages(body.instructions, SignedReasoning.of(request))
     if body.previous_response_id is not None:
         before = await items_before(request, body.previous_response_id)
         await items.add(before, "previous_response_id")
     await items.add(body.input, "input")
+    if summarize:
+        items.ask_for_summary()
     asked = ChatRequest(
         messages=await items.messages(),
         response_format=_format(body.text or TextOptions()),
