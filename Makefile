@@ -60,7 +60,7 @@ test-long: $(TEST_READY) $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 	$(BIN)/pytest -q -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-agents: $(TEST_READY) $(AGENTS_READY) $(OPENAI_2_AGENTS_READY) $(AGENT_PROGRAMS_READY)
-	$(BIN)/pytest -q -m agents tests/e2e/users
+	OPEN_RESPONSES=$(OPEN_RESPONSES) $(BIN)/pytest -q -m agents tests/e2e/users
 
 test-turns: $(TEST_READY)
 	$(BIN)/pytest -q -m turns tests/server/turns tests/e2e/turns
