@@ -1,6 +1,7 @@
 """From the items of a request of `/v1/responses` to the messages of a chat."""
 
 import asyncio
+import base64
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -194,8 +195,21 @@ def text_parts(content: str | Sequence[OutputPart], path: str) -> Iterator[Conte
     for number, part in enumerate(content):
         if isinstance(part, ItemPart) and part.type == "refusal":
             yield _part(_given(part.refusal, f"{path}[{number}].refusal"))
+        elif isinstance(part, ItemPart) and part.type == "input_file":
+            yield _part(_text_of_file(part.file_data, f"{path}[{number}].file_data"))
         elif part.type in _TEXTS:
             yield _part(_given(part.text, f"{path}[{number}].text"))
         else:
             reason = f"parts of type {quoted(part.type)} are not served here, only text"
             raise invalid(f"{path}[{number}].type", reason)
+
+
+def _text_of_file(data: str | None, path: str) -> str:
+    """Raises RefusalError for anything but text."""
+    kind, _, encoded = _given(data, path).partition(";base64,")
+    if not kind.startswith("data:text/"):
+        raise invalid(path, "only files of text are served: data:text/plain;base64,...")
+    try:
+        return base64.b64decode(encoded, validate=True).decode()
+    except ValueError:
+        raise invalid(path, "is no UTF-8 in base64") from None

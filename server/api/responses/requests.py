@@ -16,9 +16,9 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 
     type: str
     """`input_text`, `output_text`, `text`, `reasoning_text` or `summary_text`; of a message's
-    content also `refusal`."""
+    content also `refusal` or `input_file`."""
     text: str | None = None
-    """The text, but of a part of type `refusal`."""
+    """The text, but of a part of type `refusal` or `input_file`."""
     prompt_cache_breakpoint: dict[str, Any] | None = None
     """Ignored: prefixes are cached without it."""
 
@@ -28,6 +28,10 @@ class ItemPart(OutputPart, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     refusal: str | None = None
     """The text of a part of type `refusal`."""
+    file_data: str | None = None
+    """A text file, of a part of type `input_file`: `data:text/plain;base64,...`, or another type of
+    text, in UTF-8. Others get 400."""
+    filename: str | None = None
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
     """Ignored."""

@@ -44,9 +44,7 @@ def run(home: Path, script: Path, *arguments: str, variables: Mapping[str, str])
     program = subprocess.Popen(
         [_NODE, script, *arguments],
         cwd=home,
-        env={"HOME": str(home), "PATH": os.environ["PATH"], "NO_PROXY": "127.0.0.1"}
-        | {"HTTP_PROXY": _NOWHERE, "HTTPS_PROXY": _NOWHERE}
-        | variables,
+        env={**_bare(home), **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -60,3 +58,9 @@ def run(home: Path, script: Path, *arguments: str, variables: Mapping[str, str])
             os.killpg(program.pid, signal.SIGKILL)
         program.wait()
     return Ended(program.returncode, output, errors)
+
+
+def _bare(home: Path) -> dict[str, str]:
+    """Nothing of the user's, and no way to other hosts."""
+    proxies = {"HTTP_PROXY": _NOWHERE, "HTTPS_PROXY": _NOWHERE, "NO_PROXY": "127.0.0.1"}
+    return {"HOME": str(home), "PATH": os.environ["PATH"], **proxies}
