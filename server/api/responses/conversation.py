@@ -1,6 +1,7 @@
 """From the items of a request of `/v1/responses` to the messages of a chat."""
 
 import asyncio
+import base64
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -15,6 +16,10 @@ from server.schemas.common import invalid
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _SYSTEM = ("system", "developer")
+_SUMMARIZE = (
+    "Summarize our conversation so far, so that it can go on from your summary: what I asked for, "
+    "what has been done and found, what is decided, and what is left to do. Write the summary only."
+)
 _AT_ONCE = 1024
 """Items to read before others have a turn: a body may hold 100,000s."""
 ValueT = TypeVar("ValueT")
@@ -77,8 +82,18 @@ class ItemMessages:
                     await asyncio.sleep(0)
                 self._add(item, f"{path}[{number}]")
 
+    def ask_for_summary(self) -> None:
+        """End the conversation by the request for a summary, in the last message if that is the
+        user's: many templates take no two in a row."""
+        content: list[ContentPart] = []
+        while self._messages and self._messages[-1].role == "user":
+            content = self._messages.pop().content + content
+        self._begin(_Message("user", [*content, _part(_SUMMARIZE)]), "input")
+
     def _add(self, item: ResponseItem, path: str) -> None:
         match item.type or "message":
+            case "compaction":
+                self._add_summary(item, path)
             case "message":
                 self._add_message(item, path)
             case "reasoning":
@@ -100,12 +115,21 @@ class ItemMessages:
                 return [text]
             # One of them says enough of a whole conversation with another server.
             self.left_out = self.left_out or [f"{path}.encrypted_content"]
-        parts = _parts(item.content or item.summary or (), f"{path}.content")
+        parts = text_parts(item.content or item.summary or (), f"{path}.content")
         return [part.text or "" for part in parts]
+
+    def _add_summary(self, item: ResponseItem, path: str) -> None:
+        """Raises RefusalError for one from elsewhere: without it the conversation would be lost."""
+        sealed = _given(item.encrypted_content, f"{path}.encrypted_content")
+        summary = self._signed.opened(sealed)
+        if summary is None:
+            raise invalid(f"{path}.encrypted_content", "is no summary of this server's")
+        self.ask_for_summary()
+        self._begin(_Message("assistant", [_part(summary)], has_text=True), path)
 
     def _add_message(self, item: ResponseItem, path: str) -> None:
         role = _given(item.role, f"{path}.role")
-        content = [*_parts(_given(item.content, f"{path}.content"), f"{path}.content")]
+        content = [*text_parts(_given(item.content, f"{path}.content"), f"{path}.content")]
         if role != "assistant":
             self._say(role, content, path)
             return
@@ -127,7 +151,7 @@ class ItemMessages:
         turn.calls.append(ToolCall(id=_given(item.call_id, f"{path}.call_id"), function=function))
 
     def _add_result(self, item: ResponseItem, path: str) -> None:
-        content = [*_parts(_given(item.output, f"{path}.output"), f"{path}.output")]
+        content = [*text_parts(_given(item.output, f"{path}.output"), f"{path}.output")]
         call_id = _given(item.call_id, f"{path}.call_id")
         self._begin(_Message("tool", content, call_id=call_id), path)
         self.paths[f"{self._last}.tool_call_id"] = f"{path}.call_id"
@@ -167,7 +191,7 @@ def _part(text: str) -> ContentPart:
     return ContentPart(type="text", text=text)
 
 
-def _parts(content: str | Sequence[OutputPart], path: str) -> Iterator[ContentPart]:
+def text_parts(content: str | Sequence[OutputPart], path: str) -> Iterator[ContentPart]:
     """Yield the parts as texts. Raises RefusalError for a part that is none."""
     if isinstance(content, str):
         yield _part(content)
@@ -175,8 +199,21 @@ def _parts(content: str | Sequence[OutputPart], path: str) -> Iterator[ContentPa
     for number, part in enumerate(content):
         if isinstance(part, ItemPart) and part.type == "refusal":
             yield _part(_given(part.refusal, f"{path}[{number}].refusal"))
+        elif isinstance(part, ItemPart) and part.type == "input_file":
+            yield _part(_text_of_file(part.file_data, f"{path}[{number}].file_data"))
         elif part.type in _TEXTS:
             yield _part(_given(part.text, f"{path}[{number}].text"))
         else:
             reason = f"parts of type {quoted(part.type)} are not served here, only text"
             raise invalid(f"{path}[{number}].type", reason)
+
+
+def _text_of_file(data: str | None, path: str) -> str:
+    """Raises RefusalError for anything but text."""
+    kind, _, encoded = _given(data, path).partition(";base64,")
+    if not kind.startswith("data:text/"):
+        raise invalid(path, "only files of text are served: data:text/plain;base64,...")
+    try:
+        return base64.b64decode(encoded, validate=True).decode()
+    except ValueError:
+        raise invalid(path, "is no UTF-8 in base64") from None

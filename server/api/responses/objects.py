@@ -265,6 +265,50 @@ class InputTokenCount(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the prompt, special tokens included."""
 
 
+class InputText(msgspec.Struct, frozen=True, kw_only=True, tag="input_text"):
+    """A part of a message that is kept."""
+
+    text: str
+    """The text."""
+
+
+class KeptMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
+    """A message of the conversation, as it came."""
+
+    id: str
+    """Unique name of the item."""
+    status: Literal["completed"] = "completed"
+    """Always `completed`."""
+    role: Literal["user", "system", "developer"]
+    """Whose it is."""
+    content: list[InputText]
+    """Its parts."""
+
+
+class SummaryItem(msgspec.Struct, frozen=True, kw_only=True, tag="compaction"):
+    """The model's summary of the conversation."""
+
+    id: str
+    """Unique name of the item."""
+    encrypted_content: str
+    """The summary, encoded and signed."""
+
+
+class CompactedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v1/responses/compact`."""
+
+    id: str
+    """Unique name of the answer."""
+    object: Literal["response.compaction"] = "response.compaction"
+    """Always `response.compaction`."""
+    created_at: int
+    """When the answer was made, in seconds since 1970."""
+    output: list[KeptMessage | SummaryItem]
+    """The input of the requests that go on from here."""
+    usage: ResponseUsage
+    """Counts of tokens."""
+
+
 class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The response's id."""

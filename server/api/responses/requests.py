@@ -16,9 +16,9 @@ class OutputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
 
     type: str
     """`input_text`, `output_text`, `text`, `reasoning_text` or `summary_text`; of a message's
-    content also `refusal`."""
+    content also `refusal` or `input_file`."""
     text: str | None = None
-    """The text, but of a part of type `refusal`."""
+    """The text, but of a part of type `refusal` or `input_file`."""
     prompt_cache_breakpoint: dict[str, Any] | None = None
     """Ignored: prefixes are cached without it."""
 
@@ -28,6 +28,10 @@ class ItemPart(OutputPart, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     refusal: str | None = None
     """The text of a part of type `refusal`."""
+    file_data: str | None = None
+    """A text file, of a part of type `input_file`: `data:text/plain;base64,...`, or another type of
+    text, in UTF-8. Others get 400."""
+    filename: str | None = None
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
     """Ignored."""
@@ -37,8 +41,8 @@ class ResponseItem(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
     """An item of the input, which may be one of an earlier answer."""
 
     type: str | None = None
-    """`message`, `reasoning`, `function_call`, `function_call_output`, `custom_tool_call` or
-    `custom_tool_call_output`. Default: `"message"`."""
+    """`message`, `reasoning`, `function_call`, `function_call_output`, `custom_tool_call`,
+    `custom_tool_call_output` or `compaction`. Default: `"message"`."""
     role: Literal["user", "assistant", "system", "developer"] | None = None
     """A message's, which has to have one."""
     content: str | list[ItemPart] | None = None
@@ -60,8 +64,9 @@ class ResponseItem(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_def
     summary: list[OutputPart] | None = None
     """Read as the reasoning if there is no other `content`."""
     encrypted_content: str | None = None
-    """Reasoning as an earlier answer has it by `include`, read before `content`. One that another
-    server has signed is left out, which `x-penstock-ignored` says."""
+    """Reasoning as an earlier answer has it by `include`, read before `content`: one that another
+    server has signed is left out, which `x-penstock-ignored` says. A `compaction`'s summary, which
+    this server must have signed."""
     status: str | None = None
     phase: str | None = None
     """Ignored."""
@@ -257,3 +262,26 @@ class InputTokensRequest(ResponsePrompt, kw_only=True, frozen=True):
     """A request of `/v1/responses/input_tokens`."""
 
     """Example: {"input": "What does the function return?", "model": "penstock-demo"}"""
+
+
+class CompactRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """A request of `/v1/responses/compact`."""
+
+    """Example: {"input": [{"content": "What does it return?", "role": "user"}, {"content": "A
+    list.", "role": "assistant"}], "max_output_tokens": 12, "model": "penstock-demo"}"""
+
+    model: str
+    """A model with a [chat template](#chat-templates)."""
+    input: str | list[ResponseItem] | None = None
+    """The conversation: a text of the user's, or [items](#items)."""
+    previous_response_id: str | None = None
+    """A stored response, whose conversation the input continues, without its `instructions`."""
+    instructions: str | None = None
+    """A system message before the input, which is not part of the answer."""
+    max_output_tokens: Count | None = None
+    """1 to 2³¹ − 1, of reasoning and summary together. Default: 4,096."""
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    """No effect."""

@@ -1,6 +1,7 @@
 """`/v1/responses`: the next items of a conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from fastapi import Request, Response
@@ -25,6 +26,7 @@ from server.api.responses.tools import OfferedTools
 from server.api.tokenize import tokens_of
 from server.generation.generation import answer
 from server.generation.signed_reasoning import SignedReasoning
+from server.observe.request_record import RequestRecord
 from server.schemas.chat import ChatRequest
 from server.schemas.common import invalid, own_path, renamed
 from server.schemas.sampling import JsonObject, JsonSchema, NamedSchema, PlainText, ResponseFormat
@@ -52,7 +54,7 @@ async def create_response(request: Request, body: ResponsesRequest, model: Model
     keep = await keeper(request, body)
     asked = await asked_of_chat(request, body)
     sign = SignedReasoning.of(request).seal if _ENCRYPTED in (body.include or ()) else None
-    try:
+    with asked.naming_fields(record):
         plan = await chat_plan(
             asked.request,
             request,
@@ -62,11 +64,7 @@ async def create_response(request: Request, body: ResponsesRequest, model: Model
         )
         answer_id = service.new_id("resp").replace("-", "_")
         form = ResponseForm(body, model, answer_id, plan, asked.tools, sign=sign, keep=keep)
-        response = await answer(request, model, plan, form, stream=body.stream)
-    except RefusalError as error:
-        raise asked.error(error) from None
-    record.ignored = asked.ignored(record.ignored)
-    return response
+        return await answer(request, model, plan, form, stream=body.stream)
 
 
 @answers(
@@ -77,12 +75,8 @@ async def count_input_tokens(
 ) -> InputTokenCount:
     """The number of tokens of the prompt that a request of `/v1/responses` makes."""
     asked = await asked_of_chat(request, body)
-    try:
+    with asked.naming_fields(record_of(request)):
         plan = await chat_plan(asked.request, request, model, may_lose_reasoning=True)
-    except RefusalError as error:
-        raise asked.error(error) from None
-    record = record_of(request)
-    record.ignored = asked.ignored(record.ignored)
     (text,) = plan.prompts.texts
     return InputTokenCount(input_tokens=len(await tokens_of(request, model, text, special=False)))
 
@@ -96,13 +90,17 @@ class AskedOfChat(NamedTuple):
     paths: dict[str, str]
     left_out: list[str]
 
-    def error(self, error: RefusalError) -> RefusalError:
-        """`error` of chat, or of the engine, with the request's own name of the field."""
-        return error if error.param is None else renamed(error, error.param, self._own(error.param))
-
-    def ignored(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """What the request loses here, then what it loses by these fields of chat."""
-        return (*self.left_out, *map(self._own, paths))
+    @contextmanager
+    def naming_fields(self, record: RequestRecord) -> Generator[None]:
+        """A block whose failure names the request's own fields, and so does what it leaves out.
+        Raises RefusalError."""
+        try:
+            yield
+        except RefusalError as error:
+            if error.param is None:
+                raise
+            raise renamed(error, error.param, self._own(error.param)) from None
+        record.ignored = (*self.left_out, *map(self._own, record.ignored))
 
     def _own(self, path: str) -> str:
         if path.startswith("prompt"):
@@ -110,14 +108,18 @@ class AskedOfChat(NamedTuple):
         return own_path(path.removesuffix(".role"), self.paths)
 
 
-async def asked_of_chat(request: Request, body: ResponsePrompt) -> AskedOfChat:
-    """The request as one of chat. Raises RefusalError, naming the field."""
+async def asked_of_chat(
+    request: Request, body: ResponsePrompt, *, summarize: bool = False
+) -> AskedOfChat:
+    """The request as one of chat, or for a summary of it. Raises RefusalError, naming the field."""
     tools = OfferedTools(body)
     items = ItemMessages(body.instructions, SignedReasoning.of(request))
     if body.previous_response_id is not None:
         before = await items_before(request, body.previous_response_id)
         await items.add(before, "previous_response_id")
     await items.add(body.input, "input")
+    if summarize:
+        items.ask_for_summary()
     asked = ChatRequest(
         messages=await items.messages(),
         response_format=_format(body.text or TextOptions()),

@@ -47,6 +47,7 @@ BASES: dict[str, JSON] = {
         "model": "writer", "input": "Hello", "max_output_tokens": 8, "temperature": 0,
     },
     "/v1/responses/input_tokens": {"model": "writer", "input": "Hello"},
+    "/v1/responses/compact": {"model": "writer", "input": "Hello", "max_output_tokens": 8},
     "/v1/decisions": {"model": "writer", "input": "The parcel came late.", "questions": [TEAM]},
     "/v1/systemone": {
         "model": "writer", "state": "The parcel came late.",

@@ -41,6 +41,7 @@ REFUSED_BY_ENGINE = {
     "/v1/chat/completions": {"messages": HELLO},
     "/v2/chat": {"messages": HELLO},
     "/v1/responses": {"input": "a"},
+    "/v1/responses/compact": {"input": "a", "model": "generate"},
     "/v1/messages": {"messages": HELLO, "max_tokens": 3},
     "/v1/decisions": {"input": "a", "questions": [{"type": "predicate", "instructions": "a"}]},
     "/v1/systemone": {"state": "a", "questions": {"q": {"type": "noul"}}},

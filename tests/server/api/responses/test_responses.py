@@ -72,6 +72,17 @@ def prompt_of(deployment: Deployment) -> str:
     return prompt
 
 
+def file(data: str) -> list[dict[str, Any]]:
+    """A message of one file."""
+    return [{"role": "user", "content": [{"type": "input_file", "file_data": data}]}]
+
+
+def test_a_file_of_text_is_its_text(deployment, say):
+    say(PLAIN)
+    ask(deployment, input=file("data:text/markdown;base64,wqdJcm9uLg=="))
+    assert "§Iron." in prompt_of(deployment)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_items_of_a_turn(deployment, say, streamed):
     say(TURN.replace("NAME", "get").replace("KEY", "a"))
@@ -354,7 +365,15 @@ def custom(**fields: Any) -> list[dict[str, Any]]:
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"input": []}, "input"),
         ({"input": [{"content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "compaction"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].type"),
+        *(({"input": file(data)}, "input[0].content[0].file_data")
+          for data in ("data:application/pdf;base64,JVBERi0=", "data:text/plain;base64,/w==",
+                       "data:text/plain;base64,!", "")),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
+         "input[0].content[0].file_data"),
+        ({"input": [{"type": "compaction"}]}, "input[0].encrypted_content"),
+        ({"input": [{"type": "compaction", "encrypted_content": "AAAA"}]},
+         "input[0].encrypted_content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
          "input[0].content[0].type"),
         ({"input": [{"type": "function_call", "name": "f", "call_id": "c", "arguments": "[]"}]},
