@@ -16,12 +16,13 @@ _ANSWER_SECONDS = 5.0
 
 
 class NoAnswerError(Exception):
-    """An engine does not answer: it may be starting, or gone. The message names its model."""
+    """An engine never answers: it may be starting, or gone. The message names its model."""
 
 
 def trace_engines(endpoints: Mapping[str, str], seconds: float) -> dict[str, list[TracedStep]]:
     """The steps that each engine begins and ends in the next `seconds`, in submit order, and
-    MOST_STEPS at the most. `endpoints` are the engines' sockets for clients, by name.
+    MOST_STEPS at the most. `endpoints` are the engines' sockets for clients, by name. The trace of
+    an engine that ends meanwhile has what came before, up to a second earlier.
 
     Raises NoAnswerError.
     """
@@ -34,11 +35,15 @@ def trace_engines(endpoints: Mapping[str, str], seconds: float) -> dict[str, lis
             socket = sockets[name] = context.socket(zmq.DEALER)
             socket.connect(endpoint)
             socket.send(msgspec.msgpack.encode(Trace(seconds)))
-        answering = list(endpoints)
+        answering, answered = list(endpoints), set[str]()
         while answering:
             for name in list(answering):
                 if not sockets[name].poll(int(_ANSWER_SECONDS * 1000)):
-                    raise NoAnswerError(f"the engine of {name} does not answer")
+                    if name not in answered:
+                        raise NoAnswerError(f"the engine of {name} does not answer")
+                    answering.remove(name)
+                    continue
+                answered.add(name)
                 answer = decoder.decode(sockets[name].recv())
                 steps[name] += answer.steps
                 if answer.over or len(steps[name]) >= MOST_STEPS:

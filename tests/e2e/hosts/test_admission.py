@@ -13,7 +13,7 @@ from tests.e2e.hosts.network import network
 from tests.e2e.life.test_stages import texts
 from tests.patience import wait_until
 
-MARGIN = 5.0
+MARGIN = 10.0
 """Seconds for the start of Python on a busy machine."""
 
 

@@ -3,6 +3,8 @@ whoever keeps it ties no frames into a cycle."""
 
 import asyncio
 import gc
+import threading
+import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +16,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from engine_core.client import trace_client
 from engine_core.client.engine_client import CircuitBreaker, EngineClient
 from engine_core.client.pending_jobs import GenerateStream, Outcome
 from engine_core.client.trace_client import trace_engines
@@ -33,6 +36,8 @@ from engine_core.messages import (
     RowOutput,
     SamplingParams,
     ToCore,
+    TracedStep,
+    TracedSteps,
 )
 from engine_core.refusal import ErrorCode, RefusalError
 from workers.contract.config import Task
@@ -253,6 +258,27 @@ def test_an_interrupt_of_a_trace_before_all_is_set_up(
     monkeypatch.setattr(msgspec.msgpack, "encode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trace_engines({"model": f"ipc://{tmp_path}/engine"}, 60)
+
+
+def test_the_trace_of_an_engine_that_ends_has_the_steps_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_client, "_ANSWER_SECONDS", 0.5)
+    endpoint = f"ipc://{tmp_path}/engine"
+    step = msgspec.convert([3, 1, 1, 0, 1, True, [[time.monotonic_ns()] * 6]], TracedStep)
+
+    def answer_once() -> None:
+        with zmq.Context() as context, context.socket(zmq.ROUTER) as engine:
+            engine.bind(endpoint)
+            name, _ = engine.recv_multipart()
+            answer = TracedSteps(steps=[step], over=False)
+            engine.send_multipart([name, msgspec.msgpack.encode(answer)])
+            engine.close(linger=1000)
+
+    engine = threading.Thread(target=answer_once)
+    engine.start()
+    assert trace_engines({"model": endpoint}, 60) == {"model": [step]}
+    engine.join()
 
 
 FIELDS = ("overloaded", "the queue is full", "prompt[1]", 2.5)
