@@ -9,23 +9,21 @@ from engine_core.client.pending_jobs import Encoded, FloatArray
 from engine_core.messages import JobOptions
 from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
-from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds
+from server.api.input_or_chat import input_items, rendered
+from server.schemas.common import EncodeAnswer
+from server.schemas.input_or_chat import InputOrChatRequest
 from server.service.endpoint import Endpoint
-from server.service.inputs import Items, items_cut_to, parse_items
+from server.service.inputs import Items, items_cut_to
 from server.service.service import Model, service_of
 from workers.contract.model_config import ModelConfig
 
 
-class ClassifyRequest(EncodeRequest, kw_only=True, frozen=True):
-    """A request of `/v1/classify`: a text, texts, one input's token ids, or inputs' token ids."""
+class ClassifyRequest(InputOrChatRequest, kw_only=True, frozen=True):
+    """A request of `/v1/classify`: a text, texts, one input's token ids, inputs' token ids, or a
+    conversation."""
 
     """Example: {"input": "What a day!", "model": "moods"}"""
 
-    input: TextOrIds
-    """As `prompt` of [completions](#post-v1completions); over 2048 inputs: `too_large`; too long:
-    `context_length_exceeded`."""
-    truncate_prompt_tokens: KeptTokens | None = None
-    """1 to the model's length, −1 for that: a longer input loses its end."""
     use_activation: bool | None = None
     """False: `probs` are the model's logits. Default: true."""
 
@@ -51,12 +49,17 @@ class ClassificationList(EncodeAnswer[Classification], frozen=True, kw_only=True
 async def create_classifications(
     request: Request, body: ClassifyRequest, model: Model
 ) -> ClassificationList:
-    """Classify one or more texts, or lists of token ids."""
+    """Classify one or more texts, or lists of token ids, or the prompt of a chat."""
     service = service_of(request)
-    items = parse_items(body.input, "input", model, service.limits.max_inputs)
-    cut = items_cut_to(body.truncate_prompt_tokens, model.max_model_len)
+    asked, field = await rendered(request, body, model)
+    items = input_items(asked, field, model, service.limits)
+    tokenization = replace(
+        items_cut_to(body.truncate_prompt_tokens, model.max_model_len),
+        add_special_tokens=asked.add_special_tokens is not False,
+    )
     raw = body.use_activation is False
-    classified = await classify(request, model, items, job_options(body, cut), raw=raw)
+    options = job_options(body, tokenization)
+    classified = await classify(request, model, items, options, raw=raw)
     labels = model.served.execution.model.labels
     return ClassificationList(
         id=service.new_id("classify"),

@@ -16,9 +16,8 @@ from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
+from server.api.input_or_chat import input_items, rendered
 from server.errors import quoted
-from server.generation.conversation import ChatOptions, chat_prompt
-from server.schemas.chat import ChatMessage
 from server.schemas.common import invalid, name_and_value, value_under_any_name
 from server.schemas.embeddings import (
     INPUT_TYPES,
@@ -28,7 +27,7 @@ from server.schemas.embeddings import (
     EmbedDtype,
 )
 from server.service.endpoint import Endpoint
-from server.service.inputs import Items, parse_items, truncation_limit
+from server.service.inputs import Items, truncation_limit
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
 from workers.contract.model_config import ModelConfig
@@ -37,7 +36,6 @@ AnyArray = npt.NDArray[Any]
 _MIN_LENGTH = np.float32(1e-12)
 _MAX_FLOAT16 = 65_504.0
 _MAX_INT8 = 127
-_OF_CHATS = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 _NUMBERS_AT_ONCE = 1 << 15
 _DIRECTIONS: tuple[EmbedDtype, ...] = ("int8", "binary", "ubinary")
 
@@ -57,9 +55,7 @@ async def create_embeddings(
     request: Request, body: EmbeddingRequest, model: Model
 ) -> EmbeddingList:
     """Embed one or more texts, or lists of token ids, or the prompt of a chat."""
-    field, asked = "input", body
-    if body.messages is not None:
-        field, asked = "messages", await _rendered(request, body, body.messages, model)
+    asked, field = await rendered(request, body, model)
     plan = embedding_plan(asked, model, service_of(request).limits, field)
     encoded = await planned_vectors(request, model, plan)
     form = in_base64 if body.encoding_format == "base64" else in_lists
@@ -73,24 +69,6 @@ async def create_embeddings(
         for index, row in enumerate(rows)
     ]
     return EmbeddingList(data=data, model=model.name, usage=count_usage(encoded))
-
-
-async def _rendered(
-    request: Request, body: EmbeddingRequest, messages: list[ChatMessage], model: Model
-) -> EmbeddingRequest:
-    """`body` with the prompt of its messages as input. Raises RefusalError."""
-    for name in ("input", "prompt_name", "input_type"):
-        if getattr(body, name) is not None:
-            raise invalid(name, "not together with messages")
-    options = ChatOptions(
-        add_generation_prompt=bool(body.add_generation_prompt),
-        continue_final_message=body.continue_final_message,
-        variables=body.chat_template_kwargs or {},
-    )
-    text = await chat_prompt(request, model, messages, options)
-    # Templates write the special tokens themselves.
-    special = bool(body.add_special_tokens)
-    return msgspec.structs.replace(body, input=text, add_special_tokens=special)
 
 
 def embedding_plan(
@@ -122,12 +100,7 @@ async def planned_vectors(request: Request, model: Model, plan: EmbeddingPlan) -
 
 def _items(body: EmbeddingRequest, model: Model, limits: Limits, field: str) -> tuple[Items, str]:
     """The inputs, each text with its prompt before it, and the prompt."""
-    if body.input is None:
-        raise invalid(field, "this or `messages` is required")
-    for name in _OF_CHATS:
-        if body.messages is None and getattr(body, name):
-            raise invalid(name, "only with messages")
-    items = parse_items(body.input, field, model, limits.max_inputs)
+    items = input_items(body, field, model, limits)
     if "" in items.texts:
         field = items.name(items.texts.index(""))
         raise invalid(field, "must not be empty")

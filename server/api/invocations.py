@@ -23,6 +23,7 @@ _FORMS = (
     (create_embeddings, ("input",)),
     (create_embeddings, ("messages",)),
     (create_classifications, ("input",)),
+    (create_classifications, ("messages",)),
     (create_scores, ("text_1", "text_2")),
     (create_scores, ("queries", "documents")),
     (create_reranking, ("query", "documents")),

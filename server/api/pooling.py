@@ -23,23 +23,23 @@ from server.api.embeddings import (
     shorten,
 )
 from server.api.encode import count_usage, encode, job_options
-from server.schemas.common import EncodeAnswer, EncodeRequest, KeptTokens, TextOrIds, invalid
+from server.api.input_or_chat import input_items, rendered
+from server.schemas.common import EncodeAnswer, invalid
 from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.input_or_chat import InputOrChatRequest
 from server.service.endpoint import Endpoint
-from server.service.inputs import parse_items, truncation_limit
+from server.service.inputs import truncation_limit
 from server.service.service import Model, service_of
-from server.settings.settings import Limits
 
 PoolingTask = Literal["embed", "token_embed", "classify"]
 
 
-class PoolingRequest(EncodeRequest, kw_only=True, frozen=True):
-    """A request of `/pooling`: a text, texts, one input's token ids, or inputs' token ids."""
+class PoolingRequest(InputOrChatRequest, kw_only=True, frozen=True):
+    """A request of `/pooling`: a text, texts, one input's token ids, inputs' token ids, or a
+    conversation."""
 
     """Example: {"input": "Water.", "model": "tiny", "task": "token_embed"}"""
 
-    input: TextOrIds
-    """As `input` of [embeddings](#post-v1embeddings), or of [classify](#post-v1classify)."""
     task: PoolingTask | None = None
     """An embedder's `"embed"`, its vector of each input, or `"token_embed"`, its state of each
     token, special tokens included, at most 4,194,304 numbers; a classifier's or reranker's
@@ -52,10 +52,6 @@ class PoolingRequest(EncodeRequest, kw_only=True, frozen=True):
     use_activation: bool | None = None
     """True: vectors, of tokens too, have length 1; false: they are as computed, as in
     [`/embed_all`](#tei), and scores are logits. Default: the model's."""
-    add_special_tokens: bool | None = None
-    """False: texts are tokenized without special tokens. Default: true."""
-    truncate_prompt_tokens: KeptTokens | None = None
-    """1 to the model's length, −1 for that: longer inputs are truncated."""
     truncation_side: Literal["left", "right"] | None = None
     """`"right"` removes the end, `"left"` the beginning. Default: `"right"`."""
 
@@ -96,10 +92,11 @@ Pooled = tuple[Iterable[AnyArray], Encoded]
 
 @answers(Endpoint("POST", "/pooling", "Jina, vLLM", tasks=("embed", "classify"), order=65))
 async def create_poolings(request: Request, body: PoolingRequest, model: Model) -> PoolingList:
-    """Embed texts or their tokens, or classify texts."""
+    """Embed texts or their tokens, or classify texts; or the prompt of a chat."""
     service = service_of(request)
     pooled = _scores if _task(body, model) == "classify" else _vectors
-    arrays, encoded = await pooled(request, model, body, service.limits)
+    asked, field = await rendered(request, body, model)
+    arrays, encoded = await pooled(request, model, asked, field)
     form = in_base64 if body.encoding_format == "base64" else in_lists
     rows = await rows_in_json(arrays, form)
     return PoolingList(
@@ -120,10 +117,10 @@ def _task(body: PoolingRequest, model: Model) -> PoolingTask:
     return task
 
 
-async def _vectors(request: Request, model: Model, body: PoolingRequest, limits: Limits) -> Pooled:
+async def _vectors(request: Request, model: Model, body: PoolingRequest, field: str) -> Pooled:
     """Vectors of items, or of their tokens: those of a request of `/v1/embeddings`."""
     asked = msgspec.convert(body, EmbeddingRequest, from_attributes=True)
-    plan = embedding_plan(asked, model, limits)
+    plan = embedding_plan(asked, model, service_of(request).limits, field)
     if body.task != "token_embed":
         encoded = await planned_vectors(request, model, plan)
         return quantize(encoded.values, plan.dtype), encoded
@@ -133,8 +130,8 @@ async def _vectors(request: Request, model: Model, body: PoolingRequest, limits:
     return np.split(quantize(states, plan.dtype), ends[:-1]), encoded
 
 
-async def _scores(request: Request, model: Model, body: PoolingRequest, limits: Limits) -> Pooled:
-    items = parse_items(body.input, "input", model, limits.max_inputs)
+async def _scores(request: Request, model: Model, body: PoolingRequest, field: str) -> Pooled:
+    items = input_items(body, field, model, service_of(request).limits)
     longest = model.max_model_len
     tokenization = Tokenization(
         add_special_tokens=body.add_special_tokens is not False,

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.chat import Messages, TemplateVariables
-from server.schemas.common import Count, EncodeRequest, KeptTokens, TextOrIds, Usage
+from server.schemas.common import Count, Usage
+from server.schemas.input_or_chat import InputOrChatRequest
 
 _QUERY = ("query", "search_query", "retrieval.query")
 _DOCUMENT = ("document", "passage", "search_document", "corpus", "retrieval.passage")
@@ -22,19 +22,13 @@ InputType = Annotated[str, Meta(extra_json_schema={"enum": list(INPUT_TYPES)})]
 EmbedDtype = Literal["float32", "float16", "int8", "binary", "ubinary"]
 
 
-class EmbeddingRequest(EncodeRequest, kw_only=True, frozen=True):
+class EmbeddingRequest(InputOrChatRequest, kw_only=True, frozen=True):
     """A request of `/v1/embeddings`: a text, texts, one input's token ids, or inputs' token ids."""
 
     """Example: {"input": ["The cat sat on the mat.", "Interest rates rose."]}"""
     """Example: {"embed_dtype": "ubinary", "input": "The cat sat on the mat, and then it slept all
     day long.", "truncate_prompt_tokens": 8}"""
 
-    input: TextOrIds | None = None
-    """This or `messages` is required. As `prompt` of [completions](#post-v1completions), but no
-    empty texts; over 2048 inputs: `too_large`; too long: `context_length_exceeded`."""
-    messages: Messages | None = None
-    """A [chat](#messages-chatmessage), whose prompt, by the [template](#chat-templates), is the one
-    input; without `prompt_name` and `input_type`."""
     encoding_format: Literal["float", "base64"] | None = None
     """`base64` encodes the numbers in `embed_dtype`, little-endian. Default: `"float"`."""
     dimensions: Count | None = None
@@ -49,19 +43,6 @@ class EmbeddingRequest(EncodeRequest, kw_only=True, frozen=True):
     input_type: InputType | None = None
     """`"query"`, `"search_query"`, `"document"`, `"search_document"`, `"passage"`,
     `"classification"` or `"clustering"`: see [prompts](#prompts)."""
-    add_special_tokens: bool | None = None
-    """Add special tokens to texts; a text without any token is refused. Default: true, but false
-    for a chat."""
-    add_generation_prompt: bool | None = None
-    """End a chat's prompt with an answer's beginning; only with `messages`, like the next two.
-    Default: false."""
-    continue_final_message: bool | None = None
-    """As in [chat](#post-v1chatcompletions). Default: false."""
-    chat_template_kwargs: TemplateVariables | None = None
-    """As in [chat](#post-v1chatcompletions). Default: `{}`."""
-    truncate_prompt_tokens: KeptTokens | None = None
-    """1 to the model's length, −1 for that: longer texts and ids are truncated, special tokens
-    included."""
     truncation_side: Literal["left", "right"] | None = None
     """Where tokens are removed, a prompt's too, but no special ones. Default: `"right"`."""
     normalize: bool | None = None

@@ -99,6 +99,8 @@ async def chat(request: Request, body: CohereChatRequest, model: Model) -> Respo
         raise renamed(chat_error(error, asked), _SCHEMA, _COHERE_SCHEMA) from None
 
 
+chat_of_vllm = chat.at("/cohere/v2/chat", order=22)
+
 _CHOICES: Mapping[str | None, Literal["required", "none"]] = {
     "REQUIRED": "required",
     "NONE": "none",

@@ -74,10 +74,17 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     0."""
 
 
+class EmbedUnits(InputTokens, frozen=True, kw_only=True):
+    """What is billed for."""
+
+    image_tokens: int = 0
+    """Always 0: images are not embedded."""
+
+
 class EmbedMeta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     api_version: APIVersion
     """The version in the request's path."""
-    billed_units: InputTokens
+    billed_units: EmbedUnits
     """Tokens that were read."""
     warnings: list[str] = []
     """A line for each text that lost tokens."""
@@ -120,7 +127,7 @@ async def embed(request: Request, body: CohereEmbedRequest, model: Model) -> Coh
         texts=texts,
         meta=EmbedMeta(
             api_version=version,
-            billed_units=InputTokens(sum(encoded.prompt_tokens)),
+            billed_units=EmbedUnits(input_tokens=sum(encoded.prompt_tokens)),
             warnings=cut_warnings(plan.items, encoded.dropped),
         ),
     )

@@ -57,13 +57,13 @@ def save_models(root: Path) -> dict[str, Path]:
     models = {PurePath(name).name: root / name for name in names}
     shutil.copytree(demo_models()[GENERATOR_NAME], models["writer"])
     shutil.copytree(demo_models()[EMBEDDER_NAME], models["embedder"])
-    for name in ("writer", "embedder"):
-        (models[name] / "chat_template.jinja").write_text(TEMPLATE)
     change(models["embedder"] / "config.json", is_matryoshka=True)
     write_sparse_embedder(models["sparse"])
     size = json.loads((models["sparse"] / "config.json").read_text())["vocab_size"]
     save_bert(models["ranker"], labels=1, vocab_size=size, num_hidden_layers=1)
     with_tokenizer(models["ranker"])
+    for name in ("writer", "embedder", "ranker"):
+        (models[name] / "chat_template.jinja").write_text(TEMPLATE)
     for name in ("embedder", "sparse"):
         (models[name] / "config_sentence_transformers.json").write_text(json.dumps(PROMPTS))
     save_reranking_qwen3(models["judge"])

@@ -41,7 +41,7 @@ TEAMS: list[JSON] = [{"value": "billing", "description": "money"}, {"value": "de
 TEAM: JSON = {"type": "choice", "instructions": "Which team?", "choices": TEAMS}
 BASES: dict[str, JSON] = {
     "/v1/completions": {**GENERATION, "prompt": "The function returns"},
-    **dict.fromkeys(("/v1/chat/completions", "/v2/chat", "/v1/messages"), CHAT),
+    **dict.fromkeys(("/v1/chat/completions", "/v2/chat", "/cohere/v2/chat", "/v1/messages"), CHAT),
     "/v1/messages/count_tokens": {"model": "writer", "messages": CHAT["messages"]},
     "/v1/responses": {
         "model": "writer", "input": "Hello", "max_output_tokens": 8, "temperature": 0,

@@ -40,6 +40,7 @@ REFUSED_BY_ENGINE = {
     "/v1/completions": {"prompt": "a"},
     "/v1/chat/completions": {"messages": HELLO},
     "/v2/chat": {"messages": HELLO},
+    "/cohere/v2/chat": {"messages": HELLO},
     "/v1/responses": {"input": "a"},
     "/v1/responses/compact": {"input": "a", "model": "generate"},
     "/v1/messages": {"messages": HELLO, "max_tokens": 3},

@@ -24,6 +24,8 @@ NOTHING = "nothing here does what this endpoint of"
         ("GET", "/v1/realtime", f"{NOTHING} OpenAI does"),
         ("POST", "/v1/chat", "use POST /v2/chat in place of this endpoint of Cohere"),
         ("POST", "/generate_stream", "use POST /v1/completions in place of this endpoint of TGI"),
+        ("POST", "/v1/chat/completions/batch", f"use {CHAT} in place of this endpoint of vLLM"),
+        ("POST", "/cohere/v2/chat/render", "use POST /tokenize in place of this endpoint of vLLM"),
         ("GET", "/slots/1", "use GET /status in place of this endpoint of llama.cpp"),
         ("POST", "/chat/completions", f"did you mean {CHAT}?"),
         ("POST", "/completions", "did you mean POST /v1/completions?"),

@@ -32,7 +32,7 @@ def test_the_first_version_answers_floats(encoders) -> None:
     np.testing.assert_allclose(found["embeddings"], vectors_of("a", "b"), atol=1e-6)
     assert found["id"].startswith("embed-")
     assert found["texts"] == ["a", "b"]
-    units = {"input_tokens": found["meta"]["billed_units"]["input_tokens"]}
+    units = {"image_tokens": 0, "input_tokens": found["meta"]["billed_units"]["input_tokens"]}
     assert found["meta"] == {"api_version": {"version": "1"}, "billed_units": units}
     assert units["input_tokens"] > 0
 
