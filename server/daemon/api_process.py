@@ -23,9 +23,11 @@ import msgspec
 import uvicorn
 import uvloop
 
+from server.api.responses.websocket import SOCKET_PATH
 from server.daemon.application import all_endpoints, create_app
 from server.daemon.credentials import TLSError, server_context
 from server.event_loop import keep_beating, lasting_task
+from server.http.socket_wire import SocketProtocol
 from server.http.wire import CONNECTION_LOG, LogLimit, UnreadAnswers, WireProtocol
 from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKeys
@@ -109,9 +111,16 @@ async def serve(
         # It only calls it for each connection.
         http=cast(
             "type[WireProtocol]",
-            partial(WireProtocol, note_unread=service.note_unread, unread_answers=unread),
+            partial(
+                WireProtocol,
+                note_unread=service.note_unread,
+                unread_answers=unread,
+                socket_path=SOCKET_PATH,
+            ),
         ),
-        ws="none",
+        ws=cast("type[SocketProtocol]", partial(SocketProtocol, unread_answers=unread)),
+        ws_max_size=config.max_body_size,
+        ws_per_message_deflate=False,  # as bodies, messages come uncompressed
         lifespan="on",
         access_log=False,
         server_header=False,
