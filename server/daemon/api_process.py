@@ -105,8 +105,26 @@ async def serve(
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     registry = Registry.load(config.models, all_endpoints(), default_model=config.default_model)
     service = Service(config, registry, index=index)
+    uvicorn_config = _uvicorn_config(config, service)
+    uvicorn_config.load()
+    CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
+    _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
+    # A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic.
+    gc.collect()
+    gc.freeze()  # these objects live until the end
+    gc.set_threshold(20_000, 20, 50)
+    beating = lasting_task(keep_beating(), "heartbeat")
+    await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
+    beating.cancel()
+    if service.access_log is not None:
+        service.access_log.close()
+    if service.tracer is not None:
+        service.tracer.close()
+
+
+def _uvicorn_config(config: ServerConfig, service: Service) -> uvicorn.Config:
     unread = UnreadAnswers(service.ledger, config.max_unread_seconds)
-    uvicorn_config = uvicorn.Config(
+    return uvicorn.Config(
         create_app(service),
         # It only calls it for each connection.
         http=cast(
@@ -132,20 +150,6 @@ async def serve(
         ssl_certfile=config.tls and config.tls.cert,
         ssl_keyfile=config.tls and config.tls.key,
     )
-    uvicorn_config.load()
-    CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
-    _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
-    # A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic.
-    gc.collect()
-    gc.freeze()  # these objects live until the end
-    gc.set_threshold(20_000, 20, 50)
-    beating = lasting_task(keep_beating(), "heartbeat")
-    await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
-    beating.cancel()
-    if service.access_log is not None:
-        service.access_log.close()
-    if service.tracer is not None:
-        service.tracer.close()
 
 
 def _reload_on_sighup(

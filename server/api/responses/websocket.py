@@ -30,8 +30,9 @@ SOCKET_PATH: Final = "/v1/responses"
 
 _LIFETIME_S = 3600.0
 _MOST_WAITING = 8
-_POLICY = 1008
-"""The close code where a client has met a rule of the server's."""
+_POLICY, _TOO_BIG = 1008, 1009
+"""The codes of a close where a client has met a rule of the server's, or that of a message's size,
+by which the protocol has closed already."""
 _OF_HANDSHAKE = frozenset({b"anthropic-version", b"content-encoding", b"x-request-id"})
 """Headers that would say something else of a message."""
 _OF_ERRORS = frozenset({b"retry-after", b"x-request-id"})
@@ -80,7 +81,7 @@ class ResponseSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the handshake itself
-        handshake = {**scope, "type": "http", "method": "GET", "socket": True}
+        handshake: Scope = {**scope, "type": "http", "method": "GET", "socket": True}
         accepted = False
 
         async def answer(message: Message) -> None:
@@ -133,6 +134,9 @@ class _Connection:
             except TimeoutError:
                 raise RefusalError("websocket_connection_limit_reached", _TOO_LONG) from None
             if message["type"] == "websocket.disconnect":
+                if message["code"] == _TOO_BIG:
+                    error = RefusalError("body_too_large", "a message is larger than a body may be")
+                    self._service.note_unread(self._post, error)
                 return
             await self._answer(message)
             if len(self._waiting) > _MOST_WAITING:
