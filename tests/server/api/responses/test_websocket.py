@@ -1,8 +1,11 @@
 """`/v1/responses` by WebSocket: turns on one connection, and how each ends."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -10,6 +13,9 @@ from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, connect
 
 from engine_core.messages import Failed
+from server.api.responses.websocket import ResponseSocket
+from server.observe.request_record import RequestRecord
+from server.service.ledger import Ledger
 from server.settings.settings import State
 from tests.patience import PATIENCE, wait_until
 from tests.server.api.responses.test_responses import (
@@ -26,6 +32,7 @@ from tests.server.chat_client import say_little
 from tests.server.chat_templates import chat_deployment
 from tests.server.conftest import Deployment, DeploymentBuilder
 from tests.server.support import server_config
+from tests.virtual_time import in_virtual_time
 
 CREATE = {"type": "response.create", "model": "writer", "input": "Hello"}
 ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
@@ -93,13 +100,18 @@ def close_code(socket: ClientConnection) -> int:
     return closed.value.rcvd.code
 
 
+def kinds(sent: list[dict[str, Any]]) -> list[str]:
+    """Their types, of which several that are the same count once."""
+    return [kind for kind, _ in groupby(event["type"] for event in sent)]
+
+
 def test_a_response_has_the_events_of_a_stream(deployment, socket, say):
     say(PLAIN)
-    streamed = [event["type"] for event in events_of(deployment)]
+    streamed = kinds(events_of(deployment))
     for _ in range(2):
         socket.send(json.dumps(CREATE))
         sent = events(socket)
-        assert [event["type"] for event in sent] == streamed
+        assert kinds(sent) == streamed
         assert [event["sequence_number"] for event in sent] == [*range(len(sent))]
         assert sent[-1]["response"]["output"][-1]["content"][0]["text"] == "No."
 
@@ -354,6 +366,30 @@ def test_what_has_come_of_messages_is_bounded(tokenizer):
         end = Frame(Opcode.CONT, json.dumps(CREATE | {"max_output_tokens": 1}).encode())
         small.socket.sendall(end.serialize(mask=True))
         assert events(small)[-1]["type"] == "response.incomplete"
+
+
+@in_virtual_time
+async def test_a_connection_lasts_for_an_hour():
+    begun, sent = asyncio.get_running_loop().time(), []
+
+    async def gate(scope: Any, _: Any, send: Any) -> None:
+        scope["record"] = RequestRecord(request_id="req-1", started=0.0)
+        await send({"type": "http.response.start", "status": 101, "headers": []})
+
+    async def receive() -> dict[str, Any]:
+        if sent:
+            await asyncio.Event().wait()
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    socket = ResponseSocket(Mock(ledger=Ledger(1 << 20)), gate)
+    await socket({"type": "websocket", "headers": []}, receive, send)
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(3600)
+    accepted, told, closed = sent
+    assert json.loads(told["text"])["error"]["code"] == "websocket_connection_limit_reached"
+    assert (accepted["type"], closed["type"]) == ("websocket.accept", "websocket.close")
 
 
 @pytest.fixture
