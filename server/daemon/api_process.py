@@ -107,7 +107,8 @@ async def serve(
     service = Service(config, registry, index=index)
     uvicorn_config = _uvicorn_config(config, service)
     uvicorn_config.load()
-    CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
+    for log in (CONNECTION_LOG, logging.getLogger("uvicorn.error")):
+        log.addFilter(LogLimit(log))
     _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
     # A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic.
     gc.collect()

@@ -35,6 +35,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         self._coming += len(data)
         super().data_received(data)
+        # Headers that are not read leave it waiting for ever. Frames may be empty.
+        if not self.handshake_initiated or self._coming > 2 * self.config.ws_max_size:
+            self.transport.abort()
         if note_coming := self.scope.get("note_coming"):
             note_coming(self._coming)
 

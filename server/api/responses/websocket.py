@@ -119,9 +119,12 @@ class _Connection:
         try:
             with self._account:
                 self._scope["note_coming"] = self._note_coming
-                await self._answer_all()
+                try:
+                    await self._answer_all()
+                finally:
+                    del self._scope["note_coming"]
         except RefusalError as error:
-            await self._tell(ERRORS[error.code].status, error_body(error), ())
+            await self._send_error(ERRORS[error.code].status, error_body(error), ())
         await self._send({"type": "websocket.close", "code": _POLICY})
 
     async def _answer_all(self) -> None:
@@ -139,6 +142,7 @@ class _Connection:
                     self._service.note_unread(self._post, error)
                 return
             await self._answer(message)
+            await asyncio.sleep(0)  # a refusal waits for nothing
             if len(self._waiting) > _MOST_WAITING:
                 raise RefusalError("overloaded", _TOO_MANY)
 
@@ -151,7 +155,7 @@ class _Connection:
             request_id = self._service.note_unread(request, error)
             headers = {**error_headers(error), "x-request-id": request_id.decode()}
             raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-            await self._tell(ERRORS[error.code].status, error_body(error), raw)
+            await self._send_error(ERRORS[error.code].status, error_body(error), raw)
             return
         body = [_encode(fields)]
         head: Message = {}
@@ -165,7 +169,7 @@ class _Connection:
             if message["type"] == "http.response.start":
                 head, self._scope["record"] = message, request["record"]
             elif head["status"] != HTTPStatus.OK:
-                await self._tell(head["status"], message["body"], head["headers"])
+                await self._send_error(head["status"], message["body"], head["headers"])
             else:
                 for event in message["body"].split(b"\n\n"):
                     name, _, data = event.partition(b"\ndata: ")
@@ -202,7 +206,9 @@ class _Connection:
             lists = [msgspec.json.decode(part, type=list[Raw]) for part in (before, given)]
             self._recent[response.id] = _encode([*lists[0], *lists[1], *response.output])
 
-    async def _tell(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    async def _send_error(
+        self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]
+    ) -> None:
         """Send an error, as the protocol has it, from the body of an answer."""
         error: dict[str, Any] = msgspec.json.decode(body)["error"]
         error["headers"] = {

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from itertools import groupby
+from socket import SHUT_RDWR
 from typing import Any
 from unittest.mock import Mock
 
@@ -221,7 +222,7 @@ def test_who_leaves_has_the_response_aborted(deployment, socket, properly):
     if properly:
         socket.close()
     else:
-        socket.socket.close()
+        socket.socket.shutdown(SHUT_RDWR)
     wait_until(lambda: deployment.engines["writer"].aborted)
     wait_until(lambda: metric(deployment, "penstock_in_flight", what="requests") == 0)
 
@@ -254,6 +255,46 @@ def test_a_message_may_be_as_large_as_a_body(deployment, socket):
     wait_until(lambda: metric(deployment, "penstock_refusals_total", **counted) == before + 1)
 
 
+def sent_raw(socket: ClientConnection, *frames: Frame) -> None:
+    socket.socket.sendall(b"".join(frame.serialize(mask=True) for frame in frames))
+
+
+def test_what_is_no_text_ends_the_connection(socket):
+    sent_raw(socket, Frame(Opcode.TEXT, b"\xff"))
+    assert close_code(socket) == 1007
+
+
+def test_a_message_of_empty_frames_has_an_end(deployment, socket):
+    sent_raw(socket, Frame(Opcode.TEXT, b"", fin=False))
+    with pytest.raises(OSError):
+        for _ in range(100):
+            sent_raw(socket, *[Frame(Opcode.CONT, b"", fin=False)] * (LONGEST // 6))
+    with opened(deployment) as other:
+        answered(other)
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ("", b" 101 "),
+        ("Sec-WebSocket-Key: b3RoZXI=\r\n", b" 400 "),
+        ("Content-Length: 0\r\n", b" 405 "),
+        ("Authorization: a\r\nAuthorization: b\r\n", b" 400 "),
+        ("a: b\r\n" * 200, b""),
+    ],
+)
+def test_offers_byte_by_byte(deployment, more, status):
+    with deployment.connect() as client:
+        client.sendall(
+            b"GET /v1/responses HTTP/1.1\r\nHost: a\r\n"
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            + more.encode()
+            + b"\r\n"
+        )
+        assert client.recv(1 << 10)[8:13] == status
+
+
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/chat/completions", "/v1/nothing"])
 def test_other_paths_open_none(deployment, path):
     with pytest.raises(InvalidStatus) as answer:
@@ -283,19 +324,9 @@ def test_without_a_key_nothing_is_opened(guarded, headers):
     assert json.loads(response.body)["error"]["code"] == "invalid_api_key"
 
 
-def test_two_keys_are_none(guarded):
-    with guarded.connect() as client:
-        client.sendall(
-            b"GET /v1/responses HTTP/1.1\r\nHost: a\r\n"
-            b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-            b"Authorization: Bearer sesame\r\nAuthorization: Bearer a\r\n\r\n"
-        )
-        assert client.recv(1 << 10).startswith(b"HTTP/1.1 400 ")
-
-
 def test_each_message_is_a_request_of_the_log(guarded):
     with opened(guarded, **KEY, **{"x-request-id": "mine"}) as socket:
+        assert socket.response is not None
         assert socket.response.headers["x-request-id"] == "mine"
         error = refused(socket, model="nobody")
         socket.send("{")
@@ -327,7 +358,9 @@ def test_where_there_are_no_keys_pages_need_a_leave(builder, origin, status):
 
 def test_pages_of_any_origin_may_come_with_a_key(guarded):
     with opened(guarded, Origin="https://other", **KEY) as socket:
-        assert socket.response.status_code == 101
+        answered_to = socket.response
+        assert answered_to is not None
+        assert answered_to.status_code == 101
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -351,15 +384,14 @@ def test_a_drain_lets_the_response_end(tokenizer, cut):
 
 def test_what_has_come_of_messages_is_bounded(tokenizer):
     """Beyond the bound of all, the largest is refused."""
-    most = {"max_body_size": 1 << 20, "max_unread_size": 200_000}
+    most: dict[str, Any] = {"max_body_size": 1 << 20, "max_unread_size": 200_000}
     with (
         chat_deployment(tokenizer, {"writer": WRITER}, **most) as deployment,
         opened(deployment) as small,
         opened(deployment) as large,
     ):
         for socket, size in ((small, 60_000), (large, 150_000)):
-            frame = Frame(Opcode.TEXT, b" " * size, fin=False)
-            socket.socket.sendall(frame.serialize(mask=True))
+            sent_raw(socket, Frame(Opcode.TEXT, b" " * size, fin=False))
         (event,) = events(large)
         assert event["error"]["code"] == "overloaded"
         assert close_code(large) == 1008
@@ -381,11 +413,12 @@ async def test_a_connection_lasts_for_an_hour():
             await asyncio.Event().wait()
         return {"type": "websocket.connect"}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Any) -> None:
         sent.append(message)
 
-    socket = ResponseSocket(Mock(ledger=Ledger(1 << 20)), gate)
-    await socket({"type": "websocket", "headers": []}, receive, send)
+    ledger, scope = Ledger(1 << 20), {"type": "websocket", "headers": []}
+    await ResponseSocket(Mock(ledger=ledger), gate)(scope, receive, send)
+    assert (ledger.num_bytes, scope.get("note_coming")) == (0, None)
     assert asyncio.get_running_loop().time() - begun == pytest.approx(3600)
     accepted, told, closed = sent
     assert json.loads(told["text"])["error"]["code"] == "websocket_connection_limit_reached"
