@@ -109,7 +109,8 @@ class _Connection:
         self._scope, self._receive, self._send = scope, receive, send
         headers = [header for header in scope["headers"] if header[0] not in _OF_HANDSHAKE]
         self._post = {**scope, "type": "http", "method": "POST", "headers": headers}
-        self._recent: dict[str, bytes] = {}
+        self._recent: dict[str | None, tuple[bytes, str | None]] = {}
+        """Its items and the stored response before them, by its id."""
         self._waiting: deque[Message] = deque()
         self._coming = 0
 
@@ -182,7 +183,7 @@ class _Connection:
 
         await self._gate(request, receive, send)
         if not has_ended:
-            self._recent.pop(text_in(fields, "previous_response_id") or "", None)
+            self._recent.pop(text_in(fields, "previous_response_id"), None)
         self._hold()
 
     async def _left(self) -> Message:
@@ -197,14 +198,16 @@ class _Connection:
     def _remember(self, fields: dict[str, Raw], last_event: bytes) -> None:
         """Keep the conversation up to a response, unless it is stored, in place of the last."""
         response = msgspec.json.decode(last_event, type=_Ended).response
-        before = self._recent.pop(text_in(fields, "previous_response_id") or "", b"[]")
+        previous = text_in(fields, "previous_response_id")
+        before, stored = self._recent.pop(previous, (b"[]", previous))
         self._recent.clear()
         if not response.store:
             text, given = text_in(fields, "input"), fields["input"]
             if text is not None:
                 given = _encode([{"role": "user", "content": text}])
             lists = [msgspec.json.decode(part, type=list[Raw]) for part in (before, given)]
-            self._recent[response.id] = _encode([*lists[0], *lists[1], *response.output])
+            items = _encode([*lists[0], *lists[1], *response.output])
+            self._recent[response.id] = items, stored
 
     async def _send_error(
         self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]
@@ -224,7 +227,7 @@ class _Connection:
 
     def _hold(self) -> None:
         waiting = sum(len(each.get("text") or each.get("bytes") or "") for each in self._waiting)
-        recent = sum(map(len, self._recent.values()))
+        recent = sum(len(items) for items, _ in self._recent.values())
         self._account.hold(self._coming + waiting + recent)
 
 

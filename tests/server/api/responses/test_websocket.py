@@ -21,7 +21,6 @@ from server.service.ledger import Ledger
 from server.settings.settings import State
 from tests.patience import PATIENCE, wait_until
 from tests.server.api.responses.test_responses import (
-    FORGETFUL,
     PATH,
     PLAIN,
     WRITER,
@@ -432,21 +431,32 @@ def state(tmp_path) -> State:
     return prepared(tmp_path)
 
 
-def test_a_stored_response_has_all_that_was_not(tokenizer, state):
-    templates = {"writer": WRITER, "forgetful": FORGETFUL}
-    with chat_deployment(tokenizer, templates, state=state) as deployment:
-        say_little(deployment)
-        with opened(deployment) as socket:
-            first = answered(socket, input="First", store=False)
-            second = answered(socket, input="Second", previous_response_id=first["id"])
-            assert (first["store"], second["store"]) == (False, True)
-        deployment.engines["writer"].received.clear()
-        deployment.ask(PATH, model="writer", input="Third", previous_response_id=second["id"])
-        prompt, begin = prompt_of(deployment), 0
-        for text in ("First", "Second", "Third"):
-            begin = prompt.index(text, begin) + len(text)
-        with opened(deployment) as socket:
-            answered(socket, previous_response_id=second["id"])
-            assert refused(socket, previous_response_id=first["id"])["code"] == (
-                "previous_response_not_found"
+@pytest.fixture
+def storing(tokenizer, state) -> Iterator[Deployment]:
+    with chat_deployment(tokenizer, {"writer": WRITER}, state=state) as deployment:
+        yield say_little(deployment)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [(False, False, True), (True, False, False), (True, False, True), (False, True, False)],
+)
+def test_stored_responses_and_others_are_one_conversation(storing, stored):
+    with opened(storing) as socket:
+        name, names = None, []
+        for number, store in enumerate(stored):
+            answer = answered(
+                socket, input=f"Turn {number}", store=store, previous_response_id=name
             )
+            assert answer["store"] == store
+            name = answer["id"]
+            names.append(name)
+        storing.engines["writer"].received.clear()
+        answered(socket, input="The last", previous_response_id=name)
+    prompt, begin = prompt_of(storing), 0
+    for text in ("Turn 0", "Turn 1", "Turn 2", "The last"):
+        begin = prompt.index(text, begin) + len(text)
+        assert prompt.count(text) == 1
+    for name, store in zip(names, stored, strict=True):
+        answer = storing.post(PATH, {"model": "writer", "input": "a", "previous_response_id": name})
+        assert answer.status_code == (200 if store else 400)
