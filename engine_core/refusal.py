@@ -9,6 +9,8 @@ ErrorCode = Literal[
     "too_large",
     "wrong_endpoint",
     "model_required",
+    "previous_response_not_found",
+    "websocket_connection_limit_reached",
     "invalid_api_key",
     "model_not_found",
     "not_found",

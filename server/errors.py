@@ -25,6 +25,8 @@ ERRORS: dict[ErrorCode, ErrorKind] = {
     "too_large": ErrorKind(400, "invalid_request_error"),
     "wrong_endpoint": ErrorKind(400, "invalid_request_error"),
     "model_required": ErrorKind(400, "invalid_request_error"),
+    "previous_response_not_found": ErrorKind(400, "invalid_request_error"),
+    "websocket_connection_limit_reached": ErrorKind(400, "invalid_request_error"),
     "invalid_api_key": ErrorKind(
         401, "authentication_error", headers=(("www-authenticate", "Bearer"),)
     ),

@@ -23,9 +23,11 @@ import msgspec
 import uvicorn
 import uvloop
 
+from server.api.responses.websocket import SOCKET_PATH
 from server.daemon.application import all_endpoints, create_app
 from server.daemon.credentials import TLSError, server_context
 from server.event_loop import keep_beating, lasting_task
+from server.http.socket_wire import SocketProtocol
 from server.http.wire import CONNECTION_LOG, LogLimit, UnreadAnswers, WireProtocol
 from server.service.service import Registry, Service
 from server.settings.api_keys import ClientKeys
@@ -103,28 +105,10 @@ async def serve(
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     registry = Registry.load(config.models, all_endpoints(), default_model=config.default_model)
     service = Service(config, registry, index=index)
-    unread = UnreadAnswers(service.ledger, config.max_unread_seconds)
-    uvicorn_config = uvicorn.Config(
-        create_app(service),
-        # It only calls it for each connection.
-        http=cast(
-            "type[WireProtocol]",
-            partial(WireProtocol, note_unread=service.note_unread, unread_answers=unread),
-        ),
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        log_config=None,
-        log_level=logging.WARNING,  # the supervisor logs starts and stops
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_CLOSE_S,
-        ssl_certfile=config.tls and config.tls.cert,
-        ssl_keyfile=config.tls and config.tls.key,
-    )
+    uvicorn_config = _uvicorn_config(config, service)
     uvicorn_config.load()
-    CONNECTION_LOG.addFilter(LogLimit(CONNECTION_LOG))
+    for log in (CONNECTION_LOG, logging.getLogger("uvicorn.error")):
+        log.addFilter(LogLimit(log))
     _reload_on_sighup(config_file, config, service, uvicorn_config.ssl)
     # A seventh of a busy process' time went into collecting garbage, nearly all of it acyclic.
     gc.collect()
@@ -137,6 +121,36 @@ async def serve(
         service.access_log.close()
     if service.tracer is not None:
         service.tracer.close()
+
+
+def _uvicorn_config(config: ServerConfig, service: Service) -> uvicorn.Config:
+    unread = UnreadAnswers(service.ledger, config.max_unread_seconds)
+    return uvicorn.Config(
+        create_app(service),
+        # It only calls it for each connection.
+        http=cast(
+            "type[WireProtocol]",
+            partial(
+                WireProtocol,
+                note_unread=service.note_unread,
+                unread_answers=unread,
+                socket_path=SOCKET_PATH,
+            ),
+        ),
+        ws=cast("type[SocketProtocol]", partial(SocketProtocol, unread_answers=unread)),
+        ws_max_size=config.max_body_size,
+        ws_per_message_deflate=False,  # as bodies, messages come uncompressed
+        lifespan="on",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        log_level=logging.WARNING,  # the supervisor logs starts and stops
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_CLOSE_S,
+        ssl_certfile=config.tls and config.tls.cert,
+        ssl_keyfile=config.tls and config.tls.key,
+    )
 
 
 def _reload_on_sighup(

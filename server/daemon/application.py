@@ -11,11 +11,13 @@ from typing import get_args
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
 import server.api
 from engine_core.refusal import RefusalError
 from server import __version__
+from server.api.responses.websocket import SOCKET_PATH, ResponseSocket
 from server.errors import INTERNAL
 from server.http.answers import ErrorAnswer
 from server.http.gate import Gate, RouteTable, redirect_slashes, with_cors
@@ -54,6 +56,7 @@ def create_app(service: Service) -> ASGIApp:
     redirect_slashes(app)
     describe(app, endpoints)
     gate = Gate(service, RouteTable(own_routes), others=app)
+    app.router.routes.append(WebSocketRoute(SOCKET_PATH, ResponseSocket(service, gate)))
     return with_cors(gate, service.config.cors_origins, service.access_log)
 
 

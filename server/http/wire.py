@@ -1,7 +1,7 @@
 """HTTP/1.x on one connection: uvicorn's protocol within bounds, with stricter parsing.
 
 Bounded are the bytes and the time that a client may make it spend without progress, and answers
-that clients do not read. Whatever uvicorn does not document is used here alone.
+that clients do not read. Whatever uvicorn does not document is used here and in `socket_wire.py`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import logging
 import resource
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import httptools
 from starlette.types import Scope
@@ -60,6 +60,13 @@ _STEADY_BYTES = 16 << 10
 not steady: one answer may be larger than the bound of all."""
 
 
+class Watchable(Protocol):
+    """A connection with one client, and the scope of what it was last asked."""
+
+    transport: asyncio.Transport
+    scope: Any
+
+
 class _Watched:
     """A connection whose client lags behind, and the bytes that it has read in `looks` looks.
     Unsent bytes only shrink: nothing is written until the client has caught up."""
@@ -68,7 +75,7 @@ class _Watched:
         self.unsent, self.moved_at = unsent, now
         self.unread, self.taken, self.looks = unsent, 0, 0
 
-    def look(self, connection: HttpToolsProtocol, now: float) -> None:
+    def look(self, connection: Watchable, now: float) -> None:
         unsent = connection.transport.get_write_buffer_size()
         if unsent < self.unsent:
             self.taken += self.unsent - unsent
@@ -99,10 +106,10 @@ class UnreadAnswers:
     def __init__(self, ledger: Ledger, max_seconds: float) -> None:
         self._ledger, self._max_seconds = ledger, max_seconds
         ledger.cut_unread = self._cut_excess
-        self._watched: dict[HttpToolsProtocol, _Watched] = {}
+        self._watched: dict[Watchable, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, connection: HttpToolsProtocol) -> None:
+    def watch(self, connection: Watchable) -> None:
         loop = asyncio.get_running_loop()
         unsent = connection.transport.get_write_buffer_size()
         watched = self._watched[connection] = _Watched(unsent, loop.time())
@@ -110,7 +117,7 @@ class UnreadAnswers:
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
-    def forget(self, connection: HttpToolsProtocol) -> None:
+    def forget(self, connection: Watchable) -> None:
         """Note that a connection's client has caught up, or is gone. Idempotent."""
         if (watched := self._watched.pop(connection, None)) is not None:
             self._ledger.unread -= watched.unread
@@ -138,7 +145,7 @@ class UnreadAnswers:
             excess -= watched.unread
             self._cut(connection, "answers that are not read, and requests, are too much")
 
-    def _cut(self, connection: HttpToolsProtocol, why: str) -> None:
+    def _cut(self, connection: Watchable, why: str) -> None:
         unread = self._watched[connection].unread
         self.forget(connection)
         CONNECTION_LOG.warning("a client is cut off with %d unread bytes: %s", unread, why)
@@ -171,12 +178,15 @@ class WireProtocol(HttpToolsProtocol):
         *args: Any,
         note_unread: NoteUnread,
         unread_answers: UnreadAnswers,
+        socket_path: str | None = None,
         **options: Any,
     ) -> None:
         """`note_unread` hears of requests that cannot be read. `unread_answers` watches the
-        connection while its client lags behind; the rest is uvicorn's."""
+        connection while its client lags behind. WebSockets are opened at `socket_path`; the rest is
+        uvicorn's."""
         super().__init__(*args, **options)
         self._note_unread, self._unread_answers = note_unread, unread_answers
+        self._socket_path = socket_path and socket_path.encode()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         coalescing = CoalescingTransport(transport, self._drop_rest)
@@ -227,6 +237,9 @@ class WireProtocol(HttpToolsProtocol):
                 end = offer.args[0]
             # Outside the handler, so that an error's context is the exception of a callback.
             data = memoryview(data)[end:]
+            if self._opens_socket():
+                self._become_socket(data)
+                return
             self._parse_without_offer()
 
     def _parse_without_offer(self) -> None:
@@ -241,6 +254,29 @@ class WireProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
+    def _opens_socket(self) -> bool:
+        """Whether the headers open a WebSocket, and all answers before it are out."""
+        names = {name for name, _ in self.headers}
+        last = cast("RequestResponseCycle | None", self.cycle)
+        return (
+            self.url.partition(b"?")[0] == self._socket_path
+            and self.parser.get_method() == b"GET"
+            and self.parser.get_http_version() == "1.1"
+            and self._get_upgrade() == b"websocket"
+            and {b"sec-websocket-key", b"sec-websocket-version"} <= names
+            and not {b"content-length", b"transfer-encoding"} & names
+            and (last is None or last.response_complete)
+        )
+
+    def _become_socket(self, rest: bytes | memoryview) -> None:
+        """Leave the connection, on which `rest` has come, to the protocol of WebSockets."""
+        self._timer.cancel()
+        self._unread_answers.forget(self)
+        self.scope["method"] = "GET"
+        self.handle_websocket_upgrade()
+        if rest:
+            cast("asyncio.Protocol", self.transport.get_protocol()).data_received(bytes(rest))
+
     def on_headers_complete(self) -> None:
         """Raises RefusalError for headers that cannot be served. They are too large, name no host,
         or two hosts or keys, or announce a coded body, or the target is bad."""
@@ -249,11 +285,14 @@ class WireProtocol(HttpToolsProtocol):
             and self._head_bytes() > self.max_header_bytes
         ):
             raise self._too_large()
-        if self.parser.should_upgrade():
+        opens_socket = self.parser.should_upgrade() and self._opens_socket()
+        if self.parser.should_upgrade() and not opens_socket:
             return
         names = [name for name, _ in self.headers]
         if names.count(b"host") != 1 or names.count(b"authorization") > 1:
             self._check_repeated(names)
+        if opens_socket:
+            return
         if b"transfer-encoding" in names:
             self._check_codings()
         try:

@@ -26,7 +26,9 @@ _INTERNAL: Final = 500
 _TEI_STATUSES: Final = (413, 422, 424)
 STATUSES: Final = tuple(
     str(status)
-    for status in sorted({200, 304, 307, 499, *_TEI_STATUSES, *(e.status for e in ERRORS.values())})
+    for status in sorted(
+        {101, 200, 304, 307, 499, *_TEI_STATUSES, *(e.status for e in ERRORS.values())}
+    )
 )
 
 _FAILURES: Final = tuple(code for code, kind in ERRORS.items() if kind.status == _INTERNAL)

@@ -141,6 +141,25 @@ def test_a_loop_of_responses(client, daemon, get_weather, tools, way, is_stored)
     assert (second.output_text, second.status) == (ANSWER, "completed")
 
 
+def last_response(connection, **request):
+    """The response to a message."""
+    connection.send({"type": "response.create", **request})
+    for event in connection:
+        if event.type == "response.completed":
+            return event.response
+    pytest.fail("the connection has ended")
+
+
+def test_a_loop_by_websocket(client, daemon, get_weather, tools):
+    """Its last response is continued, though it is not stored."""
+    asked = {"model": daemon.model, "tools": flat(tools), "store": False}
+    with client.responses.connect() as connection:
+        first = last_response(connection, input=question(), **asked)
+        result = results_of(first, get_weather)
+        second = last_response(connection, input=[result], previous_response_id=first.id, **asked)
+        assert second.output_text == ANSWER
+
+
 def test_a_response_of_a_type(client, daemon):
     response = client.responses.parse(
         model=daemon.model, input=question("corrected-text"), text_format=GetWeather

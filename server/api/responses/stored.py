@@ -37,22 +37,35 @@ class _Output(msgspec.Struct, frozen=True):
 
 
 async def items_before(request: Request, response_id: str) -> list[ResponseItem]:
-    """The conversation up to a stored response. Raises RefusalError if there is none."""
+    """The conversation up to a response that is stored, or the last of the request's WebSocket.
+    Raises RefusalError if there is none."""
     field = "previous_response_id"
-    with _naming(field):
-        state, owner = stored_of(request)
-        most = service_of(request).limits.max_body_size
-        line = await in_state(state.responses.line, response_id, owner, most)
-    if not line:
-        raise invalid(field, f"there is no response {quoted(response_id)}")
-    if sum(each.bytes for each in line) > most:
+    service = service_of(request)
+    most = service.limits.max_body_size
+    (recent, stored), line = _recent(request, response_id), list[StoredResponse]()
+    # A WebSocket needs no state folder to continue its own.
+    if stored is not None and ("recent" not in request.scope or service.state is not None):
+        with _naming(field):
+            state, owner = stored_of(request)
+            line = await in_state(state.responses.line, stored, owner, most)
+    if stored is not None and not line:
+        message = f"{field}: there is no response {quoted(stored)}"
+        raise RefusalError("previous_response_not_found", message, field)
+    if len(recent) + sum(each.bytes for each in line) > most:
         message = f"{field}: the conversation has more than {most} bytes (--max-body-size)"
         raise RefusalError("too_large", message, field)
     items: list[ResponseItem] = []
     for each in line:
         items += msgspec.json.decode(each.input, type=list[ResponseItem])
         items += msgspec.json.decode(each.answer, type=_Output).output
+    items += msgspec.json.decode(recent, type=list[ResponseItem])
     return items
+
+
+def _recent(request: Request, response_id: str | None) -> tuple[bytes, str | None]:
+    """The items up to a response which only the request's WebSocket remembers, and the stored
+    response before these: in any other case, none and the response itself."""
+    return request.scope.get("recent", {}).get(response_id, (b"[]", response_id))
 
 
 async def keeper(request: Request, body: ResponsesRequest) -> Keep | None:
@@ -73,12 +86,13 @@ async def keeper(request: Request, body: ResponsesRequest) -> Keep | None:
         return None
 
     async def keep(answer: ResponseObject) -> bool:
-        given = msgspec.json.encode(_items(body, answer.id)).decode()
+        recent, parent = _recent(request, body.previous_response_id)
+        given = msgspec.json.encode(_items(body, answer.id, recent)).decode()
         written = msgspec.json.encode(answer).decode()
         stored = StoredResponse(
             id=answer.id,
             owner=owner,
-            parent=body.previous_response_id,
+            parent=parent,
             input=given,
             answer=written,
             bytes=len(given) + len(written),
@@ -106,10 +120,12 @@ def _naming(field: str) -> Generator[None]:
         raise replace(error, message=f"{field}: {error.message}", param=field) from None
 
 
-def _items(body: ResponsesRequest, answer_id: str) -> list[dict[str, Any]]:
-    """The request's own items as they are listed, each with an id and a type."""
+def _items(body: ResponsesRequest, answer_id: str, recent: bytes) -> list[dict[str, Any]]:
+    """The request's own items as they are listed, each with an id and a type, after those that are
+    stored nowhere else."""
     text = {"role": "user", "content": body.input}
     items = [text] if isinstance(body.input, str) else msgspec.to_builtins(body.input)
+    items = [*msgspec.json.decode(recent), *items]
     return [_item(item, f"{answer_id}_{number}") for number, item in enumerate(items)]
 
 

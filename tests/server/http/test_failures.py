@@ -17,7 +17,7 @@ from engine_core.tokenization.sliced_text import SlicedText
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.api import files_and_batches, ops
 from server.api.messages import batches
-from server.api.responses import stored
+from server.api.responses import stored, websocket
 from server.daemon.application import all_endpoints, create_app
 from server.observe.metrics import Metrics
 from server.service.service import Model, Registry, Service
@@ -69,6 +69,7 @@ BROKEN_INSIDE = {
     ("POST", "/tokenize"): (SlicedText, "take"),
     ("POST", "/v1/messages/count_tokens"): (SlicedText, "take"),
     ("POST", "/detokenize"): (Tokenizer, "decode"),
+    ("GET", "/v1/responses"): (websocket, "RefusalError"),
     **dict.fromkeys(
         [
             (each.method, each.path)
