@@ -1,7 +1,6 @@
 """Types that several endpoints share."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Generic, Literal, TypeVar
 
@@ -197,12 +196,3 @@ def renamed(error: RefusalError, old: str, new: str) -> RefusalError:
     if error.param != old:
         return error
     return replace(error, message=error.message.replace(old, new, 1), param=new)
-
-
-def own_path(path: str, paths: Mapping[str, str]) -> str:
-    """The path that a request has for `path`: its beginning is looked up in `paths`, the longest
-    that is there."""
-    known = path
-    while known and known not in paths:
-        known = known[: max(known.rfind("."), known.rfind("["), 0)]
-    return paths[known] + path[len(known) :] if known else path

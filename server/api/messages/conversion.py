@@ -7,7 +7,6 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from engine_core.refusal import RefusalError
 from server.api.messages.requests import (
     AnyChoice,
     AutoChoice,
@@ -25,6 +24,7 @@ from server.api.messages.requests import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from server.api.own_fields import OwnFields
 from server.errors import quoted
 from server.generation.signed_reasoning import SignedReasoning
 from server.schemas.chat import (
@@ -38,7 +38,7 @@ from server.schemas.chat import (
     ToolCall,
     ToolChoice,
 )
-from server.schemas.common import invalid, own_path, renamed
+from server.schemas.common import invalid
 from server.schemas.sampling import JsonSchema, NamedSchema
 
 # Claude Code sends one that changes with each request: nothing behind it would be cached.
@@ -161,34 +161,21 @@ class AsChat:
         for number, message in enumerate(body.messages):
             turns.add(message, f"messages[{number}]")
         offered = _offered(body.tools or [], body.tool_choice)
-        self._paths = _FIELDS | turns.paths
+        paths = _FIELDS | turns.paths
         for number, own in enumerate(offered):
-            self._paths[f"tools[{number}].function"] = f"tools[{own}]"
-            self._paths[f"tools[{number}].function.parameters"] = f"tools[{own}].input_schema"
+            paths[f"tools[{number}].function"] = f"tools[{own}]"
+            paths[f"tools[{number}].function.parameters"] = f"tools[{own}].input_schema"
         numbers = range(len(body.tools or []))
         hosted = [f"tools[{number}]" for number in numbers if number not in offered]
-        self.left_out = (*turns.left_out, *hosted)
+        self.fields = OwnFields("messages", paths, (*turns.left_out, *hosted))
         # Where there is no text, templates get none rather than an empty one.
         messages = [replace(each, content=each.content or None) for each in turns.messages]
         last = messages[-1]
         continues = last.role == "assistant"
         if continues and last.tool_calls:
-            path = self.field(f"messages[{len(messages) - 1}]")
+            path = self.fields.of(f"messages[{len(messages) - 1}]")
             raise invalid(path, "its tool_use has no tool_result")
         self.request = _request(body, messages, [*offered.values()], continues=continues)
-
-    def field(self, name: str) -> str:
-        """The request's own name of a field of chat."""
-        if name.startswith("prompt"):
-            return "messages"
-        return own_path(name.removesuffix(".role"), self._paths)
-
-    def error(self, error: RefusalError) -> RefusalError:
-        """`error` of chat, or of the engine, with the request's own name of the field."""
-        if error.param is None:
-            return error
-        param = self.field(error.param)
-        return renamed(error, error.param, param)
 
 
 _Choice = AutoChoice | AnyChoice | NamedChoice | NoChoice | None

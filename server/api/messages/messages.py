@@ -3,7 +3,6 @@
 from fastapi import Request, Response
 from msgspec import Struct
 
-from engine_core.refusal import RefusalError
 from server.api.chat import chat_options, chat_plan, create_chat_completion
 from server.api.declaration import answers
 from server.api.messages.answer import AssistantAnswer, MessageEvent, MessageForm
@@ -47,7 +46,7 @@ async def create_message(request: Request, body: MessagesRequest, model: Model) 
     asked = AsChat(body, reasoning)
     budget = thinking.budget_tokens if isinstance(thinking, ThinkingEnabled) else None
     omits = not isinstance(thinking, ThinkingDisabled | None) and thinking.display == "omitted"
-    try:
+    with asked.fields.named(record_of(request)):
         plan = await chat_plan(
             asked.request,
             request,
@@ -58,17 +57,7 @@ async def create_message(request: Request, body: MessagesRequest, model: Model) 
         )
         answer_id = service_of(request).new_id("msg").replace("-", "_")
         form = MessageForm(answer_id, model, plan, reasoning, omits_thinking=omits)
-        response = await answer(request, model, plan, form, stream=body.stream)
-    except RefusalError as error:
-        raise asked.error(error) from None
-    _name_ignored(request, asked)
-    return response
-
-
-def _name_ignored(request: Request, asked: AsChat) -> None:
-    """Name what the request loses by its own fields."""
-    record = record_of(request)
-    record.ignored = (*asked.left_out, *map(asked.field, record.ignored))
+        return await answer(request, model, plan, form, stream=body.stream)
 
 
 @answers(
@@ -78,11 +67,8 @@ def _name_ignored(request: Request, asked: AsChat) -> None:
 async def count_tokens(request: Request, body: CountTokensRequest, model: Model) -> TokenCount:
     """Count the tokens of a conversation's prompt."""
     asked = AsChat(body, SignedReasoning.of(request))
-    try:
+    with asked.fields.named(record_of(request)):
         tools = requested_tools(asked.request)
         options = chat_options(asked.request, tools, may_lose_reasoning=True)
         text = await chat_prompt(request, model, asked.request.messages, options)
-    except RefusalError as error:
-        raise asked.error(error) from None
-    _name_ignored(request, asked)
     return TokenCount(len(await tokens_of(request, model, text, special=False)))

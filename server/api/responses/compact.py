@@ -34,7 +34,7 @@ async def compact_conversation(
     # A sampled one would differ each time.
     greedy = replace(asked.request, temperature=0)
     unique = service_of(request).new_id("resp").replace("-", "_").removeprefix("resp_")
-    with asked.naming_fields(record_of(request)):
+    with asked.fields.named(record_of(request)):
         plan = await chat_plan(
             greedy,
             request,

@@ -1,15 +1,13 @@
 """`/v1/responses`: the next items of a conversation."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from fastapi import Request, Response
 from msgspec.structs import replace
 
-from engine_core.refusal import RefusalError
 from server.api.chat import chat_plan
 from server.api.declaration import answers
+from server.api.own_fields import OwnFields
 from server.api.responses.answer import ResponseForm
 from server.api.responses.conversation import ItemMessages
 from server.api.responses.objects import InputTokenCount, ResponseEvent, ResponseObject
@@ -26,9 +24,8 @@ from server.api.responses.tools import OfferedTools
 from server.api.tokenize import tokens_of
 from server.generation.generation import answer
 from server.generation.signed_reasoning import SignedReasoning
-from server.observe.request_record import RequestRecord
 from server.schemas.chat import ChatRequest
-from server.schemas.common import invalid, own_path, renamed
+from server.schemas.common import invalid
 from server.schemas.sampling import JsonObject, JsonSchema, NamedSchema, PlainText, ResponseFormat
 from server.service.endpoint import Endpoint, operation
 from server.service.service import Model, record_of, service_of
@@ -54,7 +51,7 @@ async def create_response(request: Request, body: ResponsesRequest, model: Model
     keep = await keeper(request, body)
     asked = await asked_of_chat(request, body)
     sign = SignedReasoning.of(request).seal if _ENCRYPTED in (body.include or ()) else None
-    with asked.naming_fields(record):
+    with asked.fields.named(record):
         plan = await chat_plan(
             asked.request,
             request,
@@ -75,37 +72,18 @@ async def count_input_tokens(
 ) -> InputTokenCount:
     """The number of tokens of the prompt that a request of `/v1/responses` makes."""
     asked = await asked_of_chat(request, body)
-    with asked.naming_fields(record_of(request)):
+    with asked.fields.named(record_of(request)):
         plan = await chat_plan(asked.request, request, model, may_lose_reasoning=True)
     (text,) = plan.prompts.texts
     return InputTokenCount(input_tokens=len(await tokens_of(request, model, text, special=False)))
 
 
 class AskedOfChat(NamedTuple):
-    """A request as one of `/v1/chat/completions`, its tools, the fields that it has for those of
-    that one, and those that it leaves out."""
+    """A request as one of `/v1/chat/completions`, its tools, and its own names of fields."""
 
     request: ChatRequest
     tools: OfferedTools
-    paths: dict[str, str]
-    left_out: list[str]
-
-    @contextmanager
-    def naming_fields(self, record: RequestRecord) -> Generator[None]:
-        """A block whose failure names the request's own fields, and so does what it leaves out.
-        Raises RefusalError."""
-        try:
-            yield
-        except RefusalError as error:
-            if error.param is None:
-                raise
-            raise renamed(error, error.param, self._own(error.param)) from None
-        record.ignored = (*self.left_out, *map(self._own, record.ignored))
-
-    def _own(self, path: str) -> str:
-        if path.startswith("prompt"):
-            return "input"
-        return own_path(path.removesuffix(".role"), self.paths)
+    fields: OwnFields
 
 
 async def asked_of_chat(
@@ -132,7 +110,8 @@ async def asked_of_chat(
     if isinstance(body, ResponsesRequest):
         asked = _sampled(asked, body)
     paths = _PATHS | items.paths | tools.paths
-    return AskedOfChat(asked, tools, paths, [*tools.left_out, *items.left_out])
+    left_out = [*tools.left_out, *items.left_out]
+    return AskedOfChat(asked, tools, OwnFields("input", paths, left_out))
 
 
 def _sampled(request: ChatRequest, body: ResponsesRequest) -> ChatRequest:
