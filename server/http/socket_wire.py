@@ -6,31 +6,19 @@ from typing import Any
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from server.http.wire import UnreadAnswers
+from server.http.wire import UnreadAnswers, WatchedProtocol
 
 
-class SocketProtocol(WebSocketsSansIOProtocol):
+class SocketProtocol(WatchedProtocol, WebSocketsSansIOProtocol):
     """A WebSocket with one client. Its application may put `note_coming` into the scope, which is
     called with the bytes that have come of a message."""
 
     def __init__(self, *args: Any, unread_answers: UnreadAnswers, **options: Any) -> None:
-        """`unread_answers` watches it while its client lags behind; the rest is uvicorn's."""
+        """All but `unread_answers` is uvicorn's."""
         super().__init__(*args, **options)
         self._unread_answers = unread_answers
         self._coming = 0
         self.scope: Any = {}
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unread_answers.forget(self)
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread_answers.watch(self)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._unread_answers.forget(self)
 
     def data_received(self, data: bytes) -> None:
         self._coming += len(data)

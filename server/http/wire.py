@@ -10,7 +10,7 @@ import logging
 import resource
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import httptools
 from starlette.types import Scope
@@ -60,13 +60,6 @@ _STEADY_BYTES = 16 << 10
 not steady: one answer may be larger than the bound of all."""
 
 
-class Watchable(Protocol):
-    """A connection with one client, and the scope of what it was last asked."""
-
-    transport: asyncio.Transport
-    scope: Any
-
-
 class _Watched:
     """A connection whose client lags behind, and the bytes that it has read in `looks` looks.
     Unsent bytes only shrink: nothing is written until the client has caught up."""
@@ -75,7 +68,7 @@ class _Watched:
         self.unsent, self.moved_at = unsent, now
         self.unread, self.taken, self.looks = unsent, 0, 0
 
-    def look(self, connection: Watchable, now: float) -> None:
+    def look(self, connection: "WatchedProtocol", now: float) -> None:
         unsent = connection.transport.get_write_buffer_size()
         if unsent < self.unsent:
             self.taken += self.unsent - unsent
@@ -106,10 +99,10 @@ class UnreadAnswers:
     def __init__(self, ledger: Ledger, max_seconds: float) -> None:
         self._ledger, self._max_seconds = ledger, max_seconds
         ledger.cut_unread = self._cut_excess
-        self._watched: dict[Watchable, _Watched] = {}
+        self._watched: dict[WatchedProtocol, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, connection: Watchable) -> None:
+    def watch(self, connection: "WatchedProtocol") -> None:
         loop = asyncio.get_running_loop()
         unsent = connection.transport.get_write_buffer_size()
         watched = self._watched[connection] = _Watched(unsent, loop.time())
@@ -117,7 +110,7 @@ class UnreadAnswers:
         if self._timer is None:
             self._timer = loop.call_later(_LOOK_SECONDS, self._look)
 
-    def forget(self, connection: Watchable) -> None:
+    def forget(self, connection: "WatchedProtocol") -> None:
         """Note that a connection's client has caught up, or is gone. Idempotent."""
         if (watched := self._watched.pop(connection, None)) is not None:
             self._ledger.unread -= watched.unread
@@ -145,7 +138,7 @@ class UnreadAnswers:
             excess -= watched.unread
             self._cut(connection, "answers that are not read, and requests, are too much")
 
-    def _cut(self, connection: Watchable, why: str) -> None:
+    def _cut(self, connection: "WatchedProtocol", why: str) -> None:
         unread = self._watched[connection].unread
         self.forget(connection)
         CONNECTION_LOG.warning("a client is cut off with %d unread bytes: %s", unread, why)
@@ -162,7 +155,28 @@ _STATUS_LINE = b"HTTP/"
 _log = logging.getLogger("penstock")
 
 
-class WireProtocol(HttpToolsProtocol):
+class WatchedProtocol(asyncio.Protocol):
+    """A connection that `unread_answers` watches while its client lags behind. Stands before
+    uvicorn's protocol among the bases. `scope` is of what was last asked."""
+
+    transport: asyncio.Transport
+    scope: Any
+    _unread_answers: UnreadAnswers
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unread_answers.forget(self)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_answers.watch(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread_answers.forget(self)
+
+
+class WireProtocol(WatchedProtocol, HttpToolsProtocol):
     """A connection with one client.
 
     A read *makes progress* if it completes the headers or brings some of a body. The connection
@@ -188,7 +202,8 @@ class WireProtocol(HttpToolsProtocol):
         self._note_unread, self._unread_answers = note_unread, unread_answers
         self._socket_path = socket_path and socket_path.encode()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    # As uvicorn's, it takes connections of streams alone.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         coalescing = CoalescingTransport(transport, self._drop_rest)
         super().connection_made(cast("asyncio.Transport", coalescing))
         # A file gets the lowest free number, so the highest is used when no other is free. The
@@ -203,16 +218,7 @@ class WireProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
-        self._unread_answers.forget(self)
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread_answers.watch(self)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._unread_answers.forget(self)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
