@@ -1,4 +1,4 @@
-"""What a request for vectors or labels gives as its input, texts, token ids, or a conversation."""
+"""Reads the input of a request for vectors or labels: texts, token ids, or a conversation."""
 
 from typing import TypeVar
 

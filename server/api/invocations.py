@@ -40,8 +40,8 @@ _ANSWERS, _BODIES = (
 
 @answers(Endpoint("POST", "/invocations", "Jina, vLLM", order=215), operation(_ANSWERS, _BODIES))
 async def invoke(request: Request) -> Response:
-    """Answer what the endpoint answers to which the body belongs by its fields: chat, completions,
-    embeddings, classification, scores, reranking or pooling; streams too."""
+    """Answer as the endpoint does to which the body belongs by its fields. It may be that of chat,
+    completions, embeddings, classification, scores, reranking or pooling. Streams are, too."""
     fields = await fields_of(request)
     fitting = [form for form, names in _FORMS if fields.keys() >= set(names)]
     if not fitting:

@@ -92,7 +92,7 @@ Pooled = tuple[Iterable[AnyArray], Encoded]
 
 @answers(Endpoint("POST", "/pooling", "Jina, vLLM", tasks=("embed", "classify"), order=65))
 async def create_poolings(request: Request, body: PoolingRequest, model: Model) -> PoolingList:
-    """Embed texts or their tokens, or classify texts; or the prompt of a chat."""
+    """Embed texts or their tokens, or classify texts. A chat is the text of its prompt."""
     service = service_of(request)
     pooled = _scores if _task(body, model) == "classify" else _vectors
     asked, field = await rendered(request, body, model)

@@ -77,7 +77,7 @@ class TextPiece(msgspec.Struct, frozen=True):
 
 
 def absent(ids: list[int] | None) -> list[int] | UnsetType:
-    """What a chunk of a stream has of `ids`: nothing where a whole answer has null."""
+    """The `ids` of a chunk of a stream, which has none where a whole answer has null."""
     return UNSET if ids is None else ids
 
 

@@ -20,7 +20,7 @@ class ResultDocument(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def text(self) -> str:
-        """What the template gets."""
+        """The text that the template gets."""
         return self.data if isinstance(self.data, str) else msgspec.json.encode(self.data).decode()
 
 

@@ -21,8 +21,8 @@ client's tool calls are text."""
 
 
 class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A Jinja template, its file, and the special tokens that it may name; and the checkpoint's own
-    declaration of how a turn is read."""
+    """A Jinja template, its file, and the special tokens that it may name. Beside it is the
+    checkpoint's own declaration of how a turn is read."""
 
     source: str
     file: str
@@ -53,7 +53,7 @@ FormatSource = Literal["declared", "learnt", "table"]
 
 
 class FoundFormat(msgspec.Struct, frozen=True, tag="format"):
-    """The format of a compiled template's turns, and where it is from; or the reason for none."""
+    """The format of a compiled template's turns, and where it is from, or the reason for none."""
 
     form: TurnFormat | None = None
     source: FormatSource | None = None

@@ -38,7 +38,7 @@ class ProcessEndedError(Exception):
 
 
 async def loaded(template: protocol.ChatTemplate) -> protocol.FoundFormat | protocol.NotRendered:
-    """What a process of its own finds in a template. Raises ProcessEndedError."""
+    """The findings of a process of its own about a template. Raises ProcessEndedError."""
     process = TemplateProcess()
     try:
         return await process.load(template)

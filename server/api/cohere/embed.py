@@ -75,7 +75,7 @@ class CohereEmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbedUnits(InputTokens, frozen=True, kw_only=True):
-    """What is billed for."""
+    """Tokens that are billed."""
 
     image_tokens: int = 0
     """Always 0: images are not embedded."""

@@ -83,8 +83,8 @@ class ItemMessages:
                 self._add(item, f"{path}[{number}]")
 
     def ask_for_summary(self) -> None:
-        """End the conversation by the request for a summary, in the last message if that is the
-        user's: many templates take no two in a row."""
+        """End the conversation by the request for a summary. It is put into the last message if
+        that is the user's: many templates take no two in a row."""
         content: list[ContentPart] = []
         while self._messages and self._messages[-1].role == "user":
             content = self._messages.pop().content + content

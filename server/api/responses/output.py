@@ -178,7 +178,7 @@ class OutputWriter:
 
 
 def _input_of(arguments: str) -> str:
-    """The text that a custom tool gets; none of arguments that are cut or malformed."""
+    """The text that a custom tool gets, none of arguments that are cut or malformed."""
     try:
         return msgspec.json.decode(arguments, type=_CustomInput).input
     except msgspec.MsgspecError:

@@ -63,8 +63,8 @@ async def items_before(request: Request, response_id: str) -> list[ResponseItem]
 
 
 def _recent(request: Request, response_id: str | None) -> tuple[bytes, str | None]:
-    """The items up to a response which only the request's WebSocket remembers, and the stored
-    response before these: in any other case, none and the response itself."""
+    """The items up to a response that only the request's WebSocket remembers, and the stored
+    response before these. Any other has no such items, and is the stored one itself."""
     return request.scope.get("recent", {}).get(response_id, (b"[]", response_id))
 
 

@@ -1,6 +1,7 @@
-"""`/v1/responses` by WebSocket: each message passes the gate as a POST with the headers of the
-handshake, so that keys, limits, metrics and the log treat it as one. Its events are sent as they
-are. One response is computed at a time; messages that come meanwhile wait.
+"""`/v1/responses` by WebSocket: each message is a request, whose events are sent as they are.
+
+A message passes the gate as a POST with the headers of the handshake, so that keys, limits, metrics
+and the log treat it as one. One response is computed at a time; messages that come meanwhile wait.
 """
 
 import asyncio
