@@ -43,6 +43,10 @@ class Layer:
         """Canonical name -> rows, for each weight that is some rows of a checkpoint's tensor."""
         return {name: rows for part in self.parts() for name, rows in part.rows().items()}
 
+    def added_bytes(self, fp8_item_bytes: int) -> int:
+        """Bytes that `pack` adds to the weights, where one in FP8 takes so many of them."""
+        return sum(part.added_bytes(fp8_item_bytes) for part in self.parts())
+
     def pack(self) -> None:
         """Convert the filled weights to the layout that is read fastest."""
         for part in self.parts():

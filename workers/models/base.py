@@ -25,8 +25,9 @@ from workers.contract.model_config import (
     VectorModule,
 )
 from workers.contract.share import Share
+from workers.layers.activations import Activation
 from workers.layers.layer import Chain, Layer, Placement
-from workers.layers.linear import Activation, Embedding, Linear, pad_rows
+from workers.layers.linear import Embedding, Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
