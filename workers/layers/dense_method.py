@@ -44,7 +44,9 @@ class DenseMethod:
     def weights(self) -> dict[str, torch.Tensor]:
         parts = {"weight": self._weight} | ({} if self._bias is None else {"bias": self._bias})
         sizes = [*self._shape.members.values()]
-        return self._shape.named(**{kind: whole.split(sizes) for kind, whole in parts.items()})
+        return self._shape.named(
+            **{kind: torch.split(whole, sizes) for kind, whole in parts.items()}
+        )
 
     def added_bytes(self, fp8_item_bytes: int) -> int:
         return 0

@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 import torch
 
 from workers.contract.config import Dtype, WorkerConfig
+from workers.contract.quantization import Quantization
 from workers.device.choices import Choices
 from workers.kernels.linear.fused import FusedKernels, fused_kernels
 
@@ -67,11 +68,13 @@ class Chain(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The device and element type of a stage's weights, and what was chosen for the device."""
+    """The device and element type of a stage's weights, and what was chosen for the device. With a
+    `quantization` they are those of its layers."""
 
     device: torch.device
     dtype: torch.dtype
     choices: Choices = field(default_factory=Choices)
+    quantization: Quantization | None = None
 
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:

@@ -3,8 +3,10 @@
 import torch
 import torch.nn.functional as F
 
+from workers.contract.model_config import ModelConfigError
 from workers.layers.activations import Activation
 from workers.layers.dense_method import DenseMethod
+from workers.layers.fp8_method import Fp8Method
 from workers.layers.layer import Layer, Placement
 from workers.layers.linear_method import LinearShape, Method, Product
 from workers.layers.norm import RMSNorm
@@ -32,7 +34,7 @@ class Linear(Layer):
     ) -> None:
         """`tied` is another layer's weight [out_features, in_features] to share."""
         shape = LinearShape(in_features, members, bias, gate)
-        self._method: Method = DenseMethod(shape, placement, tied)
+        self._method = _method(shape, placement, tied)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         """As `Product` has it, once the layer is packed."""
@@ -50,6 +52,22 @@ class Linear(Layer):
     def pack(self) -> None:
         self._product = self._method.pack()
         del self._method  # and so what was filled, if the product does not keep it
+
+
+def _method(shape: LinearShape, placement: Placement, tied: torch.Tensor | None) -> Method:
+    """The way in which the weights of a layer are kept. Raises ModelConfigError if its members
+    differ in that."""
+    quantization = placement.quantization
+    in_fp8 = {name: quantization is not None and quantization.keeps(name) for name in shape.members}
+    if len({*in_fp8.values()}) > 1:
+        one, other = sorted(in_fp8, key=in_fp8.__getitem__, reverse=True)[:: len(in_fp8) - 1]
+        raise ModelConfigError(
+            f"{one} is in FP8 and {other} is not, as the quantization of the checkpoint says: they "
+            "are one product here, and must be kept alike"
+        )
+    if quantization is None or not all(in_fp8.values()):
+        return DenseMethod(shape, placement, tied)
+    return Fp8Method(shape, placement, quantization)
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:

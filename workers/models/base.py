@@ -7,6 +7,7 @@ and all that follows for those alone.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pkgutil import resolve_name
 from typing import ClassVar, TypeVar
@@ -75,7 +76,7 @@ class StageModel(Layer, ABC):
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         self.share = share
         self._tied = config.tie_word_embeddings
-        self._build(config, placement)
+        self._build(config, replace(placement, quantization=config.quantization))
         self._head = self._make_head(config, placement) if share.last else None
 
     @abstractmethod

@@ -1,10 +1,12 @@
 """Builds a stage's model and fills its weights, from a checkpoint or with random numbers."""
 
 import hashlib
+import logging
+import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +18,24 @@ from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.model_config import ModelConfigError
 from workers.contract.share import Share, shares_of
+from workers.layers.fp8_method import FP8, FP8_MOST
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import StageModel, model_class
-from workers.weights.checkpoint import Checkpoint, CheckpointError
+from workers.weights.checkpoint import SCALES, Checkpoint, CheckpointError
 
 _DUMMY_GAIN = 2.0
 """Standard deviation of a dummy layer's outputs for inputs of 1, and of the logits."""
+
+
+_DUMMY_SCALE = 2.0**-8
+"""Of dummy weights in FP8. The largest of a layer with 32 inputs or more are below 448 of it."""
+
+_DUMMY_INPUT_SCALE = 2.0**-4
+
+_KV_SCALES = r".*\.self_attn\.([kv]_proj\.)?([kv]|kv|output)_scale"
+"""Scales of keys and values in FP8, which are kept in the type that is computed with."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +55,25 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     architecture = model_class(config.model.architecture)
     model = architecture(config.model, share, placement)
     weights = model.weights()
-    weight_bytes = sum(weight.nbytes for weight in weights.values())
+    weight_bytes = held_bytes(config, model)
     if config.load_format == "dummy":
         fill_randomly(weights)
     else:
         _read(config, model, weights)
     del weights  # packing a weight frees it
     model.pack()
+    if config.model.quantization is not None and config.fp8_item_bytes > 1:
+        _logger.info(
+            "%s; there are no products of these for %s: weights were dequantised to %s, %s bytes",
+            *(config.model.quantization, config.device_type, config.dtype, f"{weight_bytes:,}"),
+        )
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
+
+
+def held_bytes(config: ExecutionConfig, model: StageModel) -> int:
+    """Bytes of a model's weights once they are packed."""
+    stored = sum(weight.nbytes for weight in model.weights().values())
+    return stored + model.added_bytes(config.fp8_item_bytes)
 
 
 def _read(config: ExecutionConfig, model: StageModel, weights: Mapping[str, torch.Tensor]) -> None:
@@ -72,13 +97,27 @@ def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
     folder, family = Path(config.model.path), family_of(config.model.architecture)
     if module:
         return Checkpoint(folder, lambda name: f"{module}/{name}", module=module)
-    return Checkpoint(folder, family.canonical_name, wrapped=config.model.wrapped)
+    rename = family.canonical_name
+    if config.model.quantization is not None:
+        rename = partial(_with_usual_scales, rename)
+    return Checkpoint(folder, rename, wrapped=config.model.wrapped)
+
+
+def _with_usual_scales(rename: Callable[[str], str], name: str) -> str:
+    """A canonical name where scales are called as most tools do. transformers' `weight_scale_inv`
+    is what weights are multiplied by, too."""
+    name = re.sub(r"\.weight_scale_inv$", ".weight_scale", rename(name))
+    return re.sub(r"\.activation_scale$", ".input_scale", name)
 
 
 def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:
     (all_layers,) = shares_of([config.model.num_layers])
     whole = outline(config, all_layers)
-    checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), whole.unused)
+    unused = whole.unused.pattern
+    if config.model.quantization is not None:
+        unused = f"{unused}|{_KV_SCALES}"
+    read = whole.weights().keys() | whole.copies().keys()
+    checkpoint.check_unread(read, re.compile(unused))
 
 
 def outline(config: ExecutionConfig, share: Share) -> StageModel:
@@ -90,15 +129,22 @@ def outline(config: ExecutionConfig, share: Share) -> StageModel:
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
     """Fill every tensor with values that depend on its name, shape and device alone.
 
-    Matrices have a gain of `_DUMMY_GAIN`, so that logits differ. Weights of norms are near 1, or
-    near 2 with a unit offset. Biases are near zero.
+    Matrices have a gain of `_DUMMY_GAIN`, times their scales in FP8, so that logits differ. Weights
+    of norms are near 1, or near 2 with a unit offset. Biases are near zero.
     """
     for name, weight in weights.items():
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
         random = torch.Generator(device=weight.device)
         random.manual_seed(int.from_bytes(digest, "little") >> 1)
-        if weight.dim() > 1:
-            weight.normal_(0.0, _DUMMY_GAIN * weight.shape[-1] ** -0.5, generator=random)
+        deviation = _DUMMY_GAIN * (weight.shape[-1] if weight.dim() else 1) ** -0.5
+        if name.endswith(SCALES):
+            weight.fill_(_DUMMY_INPUT_SCALE if name.endswith(".input_scale") else _DUMMY_SCALE)
+        elif weight.dtype == FP8:
+            wide = torch.empty_like(weight, dtype=torch.float32)
+            wide.normal_(0.0, deviation / _DUMMY_SCALE, generator=random)
+            weight.copy_(wide.clamp_(-FP8_MOST, FP8_MOST))
+        elif weight.dim() > 1:
+            weight.normal_(0.0, deviation, generator=random)
         else:
             mean = 1.0 if name.endswith(".weight") else 0.0
             weight.normal_(mean, 0.1, generator=random)
@@ -108,7 +154,11 @@ def faults(config: ExecutionConfig) -> Iterator[str]:
     """Faults of a checkpoint's weights, a line for each kind: unread tensors, and missing or unfit
     ones. Modules behind an embedder are checked too."""
     (all_layers,) = shares_of([config.model.num_layers])
-    whole = outline(config, all_layers)
+    try:
+        whole = outline(config, all_layers)
+    except ModelConfigError as error:
+        yield str(error)
+        return
     for folder, weights in by_folder(whole.weights()).items():
         try:
             checkpoint = open_checkpoint(config, folder)
