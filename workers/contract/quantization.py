@@ -40,14 +40,17 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     kv_cache: bool = False
 
+    @property
+    def of_weights(self) -> bool:
+        """Whether any layer has weights in FP8."""
+        return bool(self.targets)
+
     def keeps(self, layer: str) -> bool:
         """Whether the linear layer of this name has weights in FP8. The heads behind a model's
         layers never have."""
         return _any_match(self.targets, layer) and not _any_match(self.ignored, layer)
 
     def __str__(self) -> str:
-        if not self.targets:
-            return self.method
         scales = f"a scale for each {self.weights}, activations for each {self.activations}"
         return f"{self.method}: weights in FP8, {scales}"
 

@@ -208,8 +208,10 @@ def _check_fit(
             f"{name} in {file} has shape {list(stored.shape)}, the model needs {shape}"
         )
     if stored.dtype not in (_FLOATS if target.dtype != FP8 else (FP8,)):
-        declared = FP8 in (stored.dtype, target.dtype)
-        reason = "not what the quantization says" if declared else "which is not supported"
+        reason = "which is not supported"
+        if FP8 in (stored.dtype, target.dtype):
+            said = "says FP8" if target.dtype == FP8 else "does not say so"
+            reason = f"and the model's quantization {said}"
         raise CheckpointError(f"{name} in {file} is {stored.dtype}, {reason}")
 
 

@@ -62,10 +62,11 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
         _read(config, model, weights)
     del weights  # packing a weight frees it
     model.pack()
-    if config.model.quantization is not None and config.fp8_item_bytes > 1:
+    quantization = config.model.quantization
+    if quantization is not None and quantization.of_weights and config.fp8_item_bytes > 1:
         _logger.info(
-            "%s; there are no products of these for %s: weights were dequantised to %s, %s bytes",
-            *(config.model.quantization, config.device_type, config.dtype, f"{weight_bytes:,}"),
+            "%s; dequantised to %s for %s, %s bytes of weights in all",
+            *(quantization, config.dtype, config.device_type, f"{weight_bytes:,}"),
         )
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
 

@@ -49,11 +49,10 @@ from workers.contract.model_config import (
 def read_model_config(
     path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
 ) -> ModelConfig:
-    """Read `config.json` and the files of sentence-transformers in folder `path`. Modules for
-    another task than the one that is `asked` for are ignored. Faults after which reading can go on,
-    such as an unknown key, go to `refuse`. Raises TaskError, and ModelConfigError for an unknown
-    architecture, first of all, and for a missing or mistyped file or key.
-    """
+    """Read `config.json` and sentence-transformers' files in folder `path`. Modules for another
+    task than the `asked` one are ignored. Faults after which reading can go on go to `refuse`, such
+    as an unknown key. Raises TaskError, and ModelConfigError for an unknown architecture, first of
+    all, and for a missing or mistyped file or key."""
     keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
@@ -67,8 +66,7 @@ def read_model_config(
         check_library_files(path, modules, task, refuse)
     else:
         modules = []
-    shape = family.read_shape(keys)
-    _check_attention(keys, shape, family.task)
+    shape = _read_shape(keys, family)
     model = read_model_file(path)
     reranking = read_reranking(path, modules, model) if task == "rerank" else None
     labels = _read_labels(keys)[: None if reranking is None else 1]
@@ -127,12 +125,15 @@ def _architecture(keys: ConfigKeys) -> str:
     return names[0]
 
 
-def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
-    if task == "generate" and not shape.has_kv_cache:
+def _read_shape(keys: ShapeKeys, family: Family) -> ModelShape:
+    """The shape, whose attention is checked."""
+    shape = family.read_shape(keys)
+    if family.task == "generate" and not shape.has_kv_cache:
         raise keys.error("a model whose tokens see those after them cannot generate")
     for kind in shape.attention:
         if kind.rope is not None:
             _check_rope(keys, kind.rope, shape.head_dim)
+    return shape
 
 
 def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:

@@ -66,7 +66,7 @@ def _read(keys: ConfigKeys, method: str, own_name: OwnName) -> Quantization | No
     if (read.weights == "block") != (read.activations == "block"):
         scales = f"by {read.weights} with activations by {read.activations}"
         keys.refuse(keys.error(f"{method}: weights {scales} are not supported"))
-    return read if read.targets or read.kv_cache else None
+    return read if read.of_weights or read.kv_cache else None
 
 
 def _names(names: Iterable[str], own_name: OwnName) -> tuple[str, ...]:
