@@ -209,9 +209,10 @@ def _check_fit(
         )
     if stored.dtype not in (_FLOATS if target.dtype != FP8 else (FP8,)):
         reason = "which is not supported"
-        if FP8 in (stored.dtype, target.dtype):
-            said = "says FP8" if target.dtype == FP8 else "does not say so"
-            reason = f"and the model's quantization {said}"
+        if target.dtype == FP8:
+            reason = "and the model's quantization says FP8"
+        elif stored.dtype == FP8:
+            reason = "which is served only for linear layers that the model's quantization names"
         raise CheckpointError(f"{name} in {file} is {stored.dtype}, {reason}")
 
 

@@ -37,7 +37,7 @@ STEM, SCALES = WEIGHT.removesuffix("weight"), torch.zeros(1, 32).half()
         ({WEIGHT: torch.zeros(64, 32)},
          [f"{WEIGHT} in FILE has shape [64, 32], the model needs [32, 64]"]),
         ({WEIGHT: torch.zeros(32, 64, dtype=torch.float8_e4m3fn)},
-         [f"{WEIGHT} in FILE is torch.float8_e4m3fn, and the model's quantization does"]),
+         [f"{WEIGHT} in FILE is torch.float8_e4m3fn, which is served only for linear"]),
         ({WEIGHT: None, f"{STEM}qweight": torch.zeros(8, 32).int(), f"{STEM}scales": SCALES},
          ["down_proj.qweight (and 1 more), which the model", f"has no tensor {WEIGHT}"]),
         ({"model.layers.2.input_layernorm.weight": torch.zeros(32)},

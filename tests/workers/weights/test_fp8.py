@@ -14,7 +14,6 @@ from tests.workers.checkpoints import (
     load_share,
     save_bert,
     save_llama,
-    stage_weights,
     worker_config,
 )
 from tests.workers.models.decoders import DECODERS
@@ -25,6 +24,7 @@ from tests.workers.weights.fp8_formats import BLOCK_SIZES, FILE, FORMATS, Fp8For
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import FROM_16_BITS, Quantization
+from workers.contract.share import shares_of
 from workers.layers.fp8_method import Fp8Method
 from workers.layers.layer import Placement
 from workers.layers.linear_method import LinearShape
@@ -210,7 +210,10 @@ def test_a_weight_that_is_in_fp8_against_the_configuration(checkpoint: Path, nam
     change(checkpoint, **{name: load_file(checkpoint / FILE)[name].to(torch.float8_e4m3fn)})
     (line,) = refusals(checkpoint)
     assert line.startswith(f"{name} in ")
-    assert line.endswith("is torch.float8_e4m3fn, and the model's quantization does not say so")
+    assert line.endswith(
+        "is torch.float8_e4m3fn, which is served only for linear layers that "
+        "the model's quantization names"
+    )
 
 
 def test_fp8_without_a_word_of_it(checkpoint: Path) -> None:
@@ -219,7 +222,10 @@ def test_fp8_without_a_word_of_it(checkpoint: Path) -> None:
     (checkpoint / "config.json").write_text(json.dumps(config))
     unread, unfit = refusals(checkpoint)
     assert "weight_scale (and " in unread
-    assert unfit.endswith("is torch.float8_e4m3fn, and the model's quantization does not say so")
+    assert unfit.endswith(
+        "is torch.float8_e4m3fn, which is served only for linear layers that "
+        "the model's quantization names"
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,17 +237,24 @@ def test_tensors_that_nobody_reads(checkpoint: Path, name: str) -> None:
     assert f"holds {name}, which" in line
 
 
-def test_memory_and_what_is_said_of_it(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_and_what_is_said_of_it(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an outline says it before weights are read. Scales are counted as they are stored."""
     caplog.set_level(logging.INFO)
-    config = worker_config(checkpoint)
-    assert load_share(config).weight_bytes == sum(
-        4 * tensor.numel()
-        for name, tensor in load_file(checkpoint / FILE).items()
-        if not name.endswith("_scale")
-    ) + sum(tensor.nbytes for name, tensor in stage_weights(config).items() if "_scale" in name)
+    execution = worker_config(checkpoint).execution
+    (whole,) = shares_of([2])
+    outline = loader.outline(execution, whole)
+    numbers = sum(own.numel() for own in outline.weights().values())
+    dequantised = loader.held_bytes(execution, outline)
+    assert dequantised == 4 * numbers
+    assert load_share(worker_config(checkpoint)).weight_bytes == dequantised
     (line,) = caplog.messages
     assert line.startswith("compressed-tensors: weights in FP8, a scale for each channel, ")
     assert "; dequantised to float32 for cpu, " in line
+    monkeypatch.setattr("workers.contract.config.FP8_DEVICES", frozenset(("cpu",)))
+    in_fp8 = sum(own.numel() for own in outline.weights().values() if own.itemsize == 1)
+    assert loader.held_bytes(execution, outline) == dequantised - 3 * in_fp8 < dequantised / 2
 
 
 @pytest.mark.parametrize("name", FORMATS)

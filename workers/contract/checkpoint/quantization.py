@@ -20,6 +20,10 @@ _KEYS = ("quantization_config", "compression_config")
 _MODELOPT_FILE = "hf_quant_config.json"
 _GPTQ_FILE = "quantize_config.json"
 
+_MOST_REPEATS = 6
+"""The most repetitions in an expression for names of layers. Some millions of ways to match one are
+tried at worst: a name has some 40 characters."""
+
 OwnName = Callable[[str], str]
 """A layer's name in the checkpoint -> the one that its stage model has."""
 
@@ -63,6 +67,8 @@ def _read(keys: ConfigKeys, method: str, own_name: OwnName) -> Quantization | No
             re.compile(pattern)
         except re.error as error:
             raise keys.error(f"{method}: {pattern!r} is no regular expression: {error}") from None
+        if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > _MOST_REPEATS:
+            raise keys.error(f"{method}: {pattern!r} might take too long to match names of layers")
     if (read.weights == "block") != (read.activations == "block"):
         scales = f"by {read.weights} with activations by {read.activations}"
         keys.refuse(keys.error(f"{method}: weights {scales} are not supported"))

@@ -133,6 +133,8 @@ GROUP = "quantization_config.config_groups.group_0"
         ),
         (groups({"weights": CHANNEL, "input_activations": TOKEN}), f"has no '{GROUP}.targets'"),
         (groups(group(), ignore=["re:("]), "'(' is no regular expression"),
+        (groups(group(), ignore=["re:(.*a)*b"]), "'(.*a)*b' might take too long"),
+        (groups(group(), ignore=[f"re:{'.*' * 9}b"]), "b' might take too long"),
         (groups(group(), ignore="lm_head"), "quantization_config.ignore is not valid"),
         (groups(group(), kv_cache_scheme=CHANNEL), '.kv_cache_scheme.strategy "channel"'),
         (groups(group(), kv_cache_scheme={"num_bits": 4}), ".kv_cache_scheme.num_bits 4"),
