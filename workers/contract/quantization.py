@@ -24,21 +24,23 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     method       as the tool that made the files calls it, or of `--quantization`
     stored       the checkpoint holds FP8; otherwise it is made as weights are loaded
     weights      what has one scale: a tensor, an output channel, or a block of 128 x 128
-    activations  what has one: a tensor (a stored `input_scale`), a token, or 128 inputs of one
+    activations  what has one: a tensor (then it is stored), a token, or 128 inputs of one
+    scale_names  of a layer's tensors: the scales of weights, and the stored one of activations
     most_amax    bound on the largest number of a token from which its scale is computed
     targets      regular expressions, one of which matches the beginning of a layer's name
     ignored      those of layers that are not in FP8
-    kv_cache     keys and values are to be in FP8 too
+    kv_cache_fp8 keys and values are to be in FP8 too
     """
 
     method: str
     stored: bool = True
     weights: WeightScales
     activations: ActivationScales
+    scale_names: tuple[str, str] = ("weight_scale", "input_scale")
     most_amax: float | None = None
     targets: tuple[str, ...] = ("",)
     ignored: tuple[str, ...] = ()
-    kv_cache: bool = False
+    kv_cache_fp8: bool = False
 
     @property
     def of_weights(self) -> bool:

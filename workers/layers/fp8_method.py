@@ -88,9 +88,10 @@ class Fp8Method:
         if self._quantization.weights != "tensor":
             step = BLOCK if self._quantization.weights == "block" else 1
             scales = torch.split(self._scales, [-(-size // step) for size in sizes])
-        weights |= named(weight_scale=scales)
+        of_weights, of_inputs = self._quantization.scale_names
+        weights |= named(**{of_weights: scales})
         if self._quantization.activations == "tensor":
-            weights |= named(input_scale=self._input_scales.unbind())
+            weights |= named(**{of_inputs: self._input_scales.unbind()})
         return weights
 
     def added_bytes(self, fp8_item_bytes: int) -> int:

@@ -18,8 +18,9 @@ from workers.progress_bar import progress
 
 _ZIP = b"PK\x03\x04"
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-SCALES = (".weight_scale", ".input_scale")
-"""Ends of the canonical names of FP8's scales."""
+INPUT_SCALES = (".input_scale", ".activation_scale")
+SCALES = (".weight_scale", ".weight_scale_inv", *INPUT_SCALES)
+"""Ends of the names of FP8's scales."""
 _CAUSE = re.compile(r"WeightsUnpickler error: (.+)")
 
 

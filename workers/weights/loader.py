@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from workers.contract.share import Share, shares_of
 from workers.layers.fp8_method import FP8, FP8_MOST
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import StageModel, model_class
-from workers.weights.checkpoint import SCALES, Checkpoint, CheckpointError
+from workers.weights.checkpoint import INPUT_SCALES, SCALES, Checkpoint, CheckpointError
 
 _DUMMY_GAIN = 2.0
 """Standard deviation of a dummy layer's outputs for inputs of 1, and of the logits."""
@@ -98,17 +98,7 @@ def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
     folder, family = Path(config.model.path), family_of(config.model.architecture)
     if module:
         return Checkpoint(folder, lambda name: f"{module}/{name}", module=module)
-    rename = family.canonical_name
-    if config.model.quantization is not None:
-        rename = partial(_with_usual_scales, rename)
-    return Checkpoint(folder, rename, wrapped=config.model.wrapped)
-
-
-def _with_usual_scales(rename: Callable[[str], str], name: str) -> str:
-    """A canonical name where scales are called as most tools do. transformers' `weight_scale_inv`
-    is what weights are multiplied by, too."""
-    name = re.sub(r"\.weight_scale_inv$", ".weight_scale", rename(name))
-    return re.sub(r"\.activation_scale$", ".input_scale", name)
+    return Checkpoint(folder, family.canonical_name, wrapped=config.model.wrapped)
 
 
 def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:
@@ -139,7 +129,7 @@ def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
         random.manual_seed(int.from_bytes(digest, "little") >> 1)
         deviation = _DUMMY_GAIN * (weight.shape[-1] if weight.dim() else 1) ** -0.5
         if name.endswith(SCALES):
-            weight.fill_(_DUMMY_INPUT_SCALE if name.endswith(".input_scale") else _DUMMY_SCALE)
+            weight.fill_(_DUMMY_INPUT_SCALE if name.endswith(INPUT_SCALES) else _DUMMY_SCALE)
         elif weight.dtype == FP8:
             wide = torch.empty_like(weight, dtype=torch.float32)
             wide.normal_(0.0, deviation / _DUMMY_SCALE, generator=random)

@@ -195,6 +195,9 @@ def test_scales_of_blocks_of_the_wrong_shape(tmp_path: Path) -> None:
     change(tmp_path, **{name: torch.ones(2, 3)})
     (line,) = refusals(tmp_path)
     assert line == f"{name} in {tmp_path / FILE} has shape [2, 3], the model needs [2, 2]"
+    change(tmp_path, **{name: None})
+    (line,) = refusals(tmp_path)
+    assert line == f"{tmp_path} has no tensor {name}"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.int8])

@@ -72,7 +72,7 @@ def _read(keys: ConfigKeys, method: str, own_name: OwnName) -> Quantization | No
     if (read.weights == "block") != (read.activations == "block"):
         scales = f"by {read.weights} with activations by {read.activations}"
         keys.refuse(keys.error(f"{method}: weights {scales} are not supported"))
-    return read if read.of_weights or read.kv_cache else None
+    return read if read.of_weights or read.kv_cache_fp8 else None
 
 
 def _names(names: Iterable[str], own_name: OwnName) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def _compressed_tensors(keys: ConfigKeys, own_name: OwnName) -> Quantization:
         activations=activations,
         targets=("",) if "Linear" in targets else _names(targets, own_name),
         ignored=_names(keys.read("ignore", list[str], []), own_name),
-        kv_cache=_kv_scheme(keys),
+        kv_cache_fp8=_kv_scheme(keys),
     )
 
 
@@ -170,8 +170,13 @@ def _parts(names: Iterable[str], own_name: OwnName) -> tuple[str, ...]:
     return (*(f"(?:{name}){boundary}" for name in own), *ends)
 
 
+_USUAL_SCALES = ("weight_scale", "input_scale")
+_TRANSFORMERS_SCALES = ("weight_scale_inv", "activation_scale")
+"""Weights are multiplied by the former, too."""
+
+
 def _fp8(keys: ConfigKeys, own_name: OwnName) -> Quantization:
-    """As transformers writes it, or AutoFP8: that names no blocks, and has `ignored_layers`."""
+    """As transformers writes it, or AutoFP8: that names no blocks, not even null."""
     keys.neutral({"fmt": ("e4m3", None), "scale_fmt": ("float", None), "dequantize": (False, None)})
     keys.neutral({"expert_dtype": ("fp8", None), "modules_to_convert": (None, [])})
     keys.neutral({"weight_block_size": ([BLOCK, BLOCK], None)})
@@ -185,8 +190,9 @@ def _fp8(keys: ConfigKeys, own_name: OwnName) -> Quantization:
         method="fp8",
         weights="block" if blocks else "tensor",
         activations=keys.choice("activation_scheme", schemes, "dynamic"),
+        scale_names=_TRANSFORMERS_SCALES if keys.has("weight_block_size") else _USUAL_SCALES,
         ignored=(*_parts(parts, own_name), *_names(whole, own_name)),
-        kv_cache=keys.values.get("kv_cache_scheme") is not None,
+        kv_cache_fp8=keys.values.get("kv_cache_scheme") is not None,
     )
 
 
@@ -224,7 +230,7 @@ def _modelopt(keys: ConfigKeys, own_name: OwnName) -> Quantization:
         activations=activations,
         targets=("",) if algorithm in _MODELOPT else (),
         ignored=tuple(fnmatch.translate(own_name(name)) for name in names),
-        kv_cache=_kv_scheme(keys) or declared,
+        kv_cache_fp8=_kv_scheme(keys) or declared,
     )
 
 

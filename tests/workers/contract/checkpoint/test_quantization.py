@@ -46,7 +46,11 @@ def read_format(folder: Path, name: str, *ignored: str) -> Quantization:
 )
 def test_formats(tmp_path: Path, name: str, weights: str, activations: str, kv_cache: bool) -> None:
     found = read_format(tmp_path, name, "lm_head", LAYER)
-    assert (found.weights, found.activations, found.kv_cache) == (weights, activations, kv_cache)
+    assert (found.weights, found.activations, found.kv_cache_fp8) == (
+        weights,
+        activations,
+        kv_cache,
+    )
     assert found.most_amax == (1200.0 if name == "fbgemm" else None)
     assert not found.keeps(LAYER)
     assert found.keeps(LAYER.replace("up", "gate"))
@@ -180,7 +184,7 @@ def test_keys_and_values_alone(tmp_path: Path) -> None:
     )
     found = read(tmp_path, written(quantization_config=config)).quantization
     assert found is not None
-    assert (found.kv_cache, found.keeps(LAYER)) == (True, False)
+    assert (found.kv_cache_fp8, found.keeps(LAYER)) == (True, False)
     nothing = compressed({}, {}, config_groups={}, format="dense")
     assert read(tmp_path, written(quantization_config=nothing)).quantization is None
 
