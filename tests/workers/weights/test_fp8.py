@@ -20,7 +20,14 @@ from tests.workers.models.decoders import DECODERS
 from tests.workers.models.test_decoder_checkpoints import ours, reference
 from tests.workers.stages import EncoderStages
 from tests.workers.step_maker import encoder_step
-from tests.workers.weights.fp8_formats import BLOCK_SIZES, FILE, FORMATS, Fp8Format, quantise
+from tests.workers.weights.fp8_formats import (
+    BLOCK_SIZES,
+    FILE,
+    FORMATS,
+    Fp8Format,
+    quantise,
+    write_quantization,
+)
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import FROM_16_BITS, Quantization
@@ -94,6 +101,12 @@ def test_regular_expressions_of_layers(tmp_path: Path) -> None:
     config["quantization_config"]["ignore"] = ignore
     file.write_text(json.dumps(config))
     load_share(worker_config(tmp_path))
+
+
+def test_an_lm_head_is_not_in_fp8_whether_it_is_named_or_not(tmp_path: Path) -> None:
+    model = save(tmp_path, FORMATS["fbgemm"])
+    write_quantization(tmp_path, FORMATS["fbgemm"], ())
+    torch.testing.assert_close(ours(tmp_path), reference(model), atol=CLOSE, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["phi3", "gemma3"])
