@@ -29,7 +29,9 @@ examples:
       a model of the Hugging Face hub, whose weights are not downloaded, for a program
 The exit code is 0 if `penstock serve` would take the model, otherwise 1.
 """
-_FLAGS = ("task", "pipeline_stages", "dtype", "max_model_len", "ignore_config_keys")
+_FLAGS = """
+    task pipeline_stages dtype quantization max_model_len ignore_config_keys
+""".split()
 _ONE_LINE = sys.maxsize
 
 
@@ -62,7 +64,9 @@ def _readable(value: Any) -> Any:
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value).items()
         return {
-            key: f"{own / (1 << 20):,.1f} MiB" if "_bytes" in key else _readable(own)
+            key: f"{own / (1 << 20):,.1f} MiB"
+            if "_bytes" in key and own is not None
+            else _readable(own)
             for key, own in fields
         }
     if isinstance(value, list | tuple):

@@ -45,7 +45,7 @@ from server.turns.written_calls import example_call
 from workers.contract.checkpoint.architectures import TaskError, family_of, task_of
 from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys
-from workers.contract.checkpoint.folder_files import find_file, read_json
+from workers.contract.checkpoint.folder_files import find_file, find_weights, read_json
 from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
 from workers.contract.model_config import AttentionKind, ModelConfig, ModelConfigError
 from workers.contract.reranking import UNKNOWN_TEMPLATE
@@ -68,6 +68,15 @@ class InspectedStage(msgspec.Struct, frozen=True, kw_only=True):
     num_layers: int
     weight_bytes: int
     kv_bytes: int
+
+
+class InspectedQuantization(msgspec.Struct, frozen=True, kw_only=True):
+    """How linear layers are quantised, and how their weights are held. `stored_bytes` are those of
+    the weight files; None where they are not here."""
+
+    format: str
+    stored_bytes: int | None
+    runs_as: str
 
 
 class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +104,7 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     attention: tuple[LayersOfKind, ...]
     dtype: Dtype
     checkpoint_dtype: str
+    quantization: InspectedQuantization | None
     parameters: int
     parameters_from: SizesFrom
     weight_bytes: int
@@ -292,6 +302,7 @@ class _Inspector:
             attention=_layers_of_kinds(model),
             dtype=execution.dtype,
             checkpoint_dtype=model.checkpoint_dtype,
+            quantization=_quantization(execution, heads),
             parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
             parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
@@ -300,6 +311,21 @@ class _Inspector:
             kv_bytes_unused=_left_behind(model, length) * token,
             stages=stages,
         )
+
+
+def _quantization(
+    execution: ExecutionConfig, heads: WeightHeads | None
+) -> InspectedQuantization | None:
+    own, folder = execution.model.quantization, Path(execution.model.path)
+    if own is None or not own.of_weights:
+        return None
+    files = find_weights(folder).files if heads else ()
+    dequantised = f"dequantised to {execution.dtype} as it is loaded"
+    return InspectedQuantization(
+        format=str(own),
+        stored_bytes=sum(file.stat().st_size for file in files) or None,
+        runs_as="FP8" if execution.fp8_item_bytes == 1 else dequantised,
+    )
 
 
 def _turns(found: FoundFormat) -> InspectedTurns:

@@ -35,6 +35,7 @@ from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, each, st
 from workers.contract.checkpoint.folder_files import converted, optional, read_config
 from workers.contract.config import AskedTask, ExecutionConfig, LoadFormat, Task
 from workers.contract.model_config import ModelConfig, ModelConfigError, UnsupportedKeyError
+from workers.contract.quantization import FROM_16_BITS, QuantizationMethod
 from workers.contract.reranking import RerankConfig, RerankTemplate, template_of_name
 from workers.contract.token_sampling import TokenSampling
 
@@ -146,7 +147,7 @@ def execution_config(
         max_step_tokens=options.max_step_tokens
         or defaults.max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
         name=name,
-        model=model,
+        model=_quantised(name, model, options.quantization),
         task=task,
         devices=devices,
         nodes=nodes,
@@ -175,6 +176,16 @@ def execution_config(
         log_level=options.log_level,
         setting_names=options.setting_names,
     )
+
+
+def _quantised(name: str, model: ModelConfig, method: QuantizationMethod | None) -> ModelConfig:
+    """`model` with the quantization that is asked for. Raises SetupError if it has one."""
+    if method is None:
+        return model
+    if model.quantization is not None:
+        reason = f"the weights of {name} are quantised already ({model.quantization.method})"
+        raise SetupError("quantization", reason)
+    return msgspec.structs.replace(model, quantization=FROM_16_BITS)
 
 
 def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:

@@ -3,11 +3,13 @@
 import re
 
 from server.models.model_source import WeightHeads
+from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
 from workers.contract.model_config import DenseConfig, ModelConfig, inner_name
 from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
+_SCALE = re.compile(r"_scale(_inv)?$")
 _LM_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?\.weight$")
 
 
@@ -17,17 +19,18 @@ def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
 
 
 def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[int]:
-    """Bytes of the weights of each stage, in the dtype that is computed with.
+    """Bytes of the weights of each stage, in the types in which its devices hold them.
 
-    By the files' `heads`. Without, by the shape: all but norms and biases, which are small.
+    By the files' `heads`. Without, by the shape: all but norms and biases, which are small, as are
+    scales of FP8.
 
     The first stage also has the embedding, the last one the LM head (one matrix if they are tied
     and on one stage), or an embedder's Dense modules.
     """
-    sizes = _elements_by_name(execution, heads) if heads else _elements_of_shape(execution)
+    sizes = _bytes_by_name(execution, heads) if heads else _bytes_of_shape(execution)
     if execution.task == "embed":
-        sizes[-1] += _module_elements(execution.model)
-    return [size * ITEM_BYTES[execution.dtype] for size in sizes]
+        sizes[-1] += _module_elements(execution.model) * ITEM_BYTES[execution.dtype]
+    return sizes
 
 
 def _module_elements(model: ModelConfig) -> int:
@@ -35,32 +38,43 @@ def _module_elements(model: ModelConfig) -> int:
     return sum(module.in_features * module.out_features for module in dense)
 
 
-def _elements_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list[int]:
+def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list[int]:
     """Tensors of no layer are on the first stage if they are an embedding, else on the last."""
     model, sizes = execution.model, [0] * execution.num_stages
     stages = [stage for stage, n in enumerate(planned_layers(execution)) for _ in range(n)]
     reads_lm_head = _has_lm_head(execution) and not model.tie_word_embeddings
     for stored, count in elements.items():
         name = inner_name(stored) if model.wrapped else stored
-        if name is None or (_LM_HEAD.search(name) and not reads_lm_head):
+        if name is None or (_LM_HEAD.search(name) and not reads_lm_head) or _SCALE.search(name):
             continue
         layer = _LAYER.search(name)
         if layer is not None and int(layer[1]) < len(stages):
-            sizes[stages[int(layer[1])]] += count
+            sizes[stages[int(layer[1])]] += count * _layer_item_bytes(execution, name)
         else:
-            sizes[0 if "embed" in name else -1] += count
+            sizes[0 if "embed" in name else -1] += count * ITEM_BYTES[execution.dtype]
     return _with_tied_copy(execution, sizes)
 
 
-def _elements_of_shape(execution: ExecutionConfig) -> list[int]:
-    model = execution.model
-    hidden = model.hidden_size
+def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
+    """Bytes of an element of a layer's tensor. Its norms and biases count as its products do."""
+    model, own = execution.model, execution.model.quantization
+    canonical = family_of(model.architecture).canonical_name(name).removesuffix(".weight")
+    in_fp8 = own is not None and own.keeps(canonical)
+    return execution.fp8_item_bytes if in_fp8 else ITEM_BYTES[execution.dtype]
+
+
+def _bytes_of_shape(execution: ExecutionConfig) -> list[int]:
+    model, item = execution.model, ITEM_BYTES[execution.dtype]
+    hidden, own = model.hidden_size, model.quantization
     attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
     mlp = (3 if model.gated else 2) * hidden * model.intermediate_size
-    sizes = [layers * (attention + mlp) for layers in planned_layers(execution)]
-    sizes[0] += model.vocab_size * hidden
+    layer = (attention + mlp) * (
+        execution.fp8_item_bytes if own is not None and own.of_weights else item
+    )
+    sizes = [layers * layer for layers in planned_layers(execution)]
+    sizes[0] += model.vocab_size * hidden * item
     if _has_lm_head(execution) and not model.tie_word_embeddings:
-        sizes[-1] += model.vocab_size * hidden
+        sizes[-1] += model.vocab_size * hidden * item
     return _with_tied_copy(execution, sizes)
 
 
@@ -73,7 +87,7 @@ def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:
     """Add the copy of a tied embedding that the last of several stages has."""
     model = execution.model
     if len(sizes) > 1 and model.tie_word_embeddings and _has_lm_head(execution):
-        sizes[-1] += model.vocab_size * model.hidden_size
+        sizes[-1] += model.vocab_size * model.hidden_size * ITEM_BYTES[execution.dtype]
     return sizes
 
 

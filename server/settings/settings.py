@@ -36,6 +36,7 @@ from server.settings.setting_types import (
 )
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.config import AskedTask, Dtype, ExecutionConfig, LoadFormat, TransportName
+from workers.contract.quantization import QuantizationMethod
 from workers.contract.reranking import RerankTemplate
 from workers.contract.token_sampling import TokenSampling
 
@@ -151,6 +152,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "DTYPE",
         ),
     ] = "auto"
+    quantization: Annotated[
+        QuantizationMethod | None,
+        FlagGroup.ENGINES(
+            "fp8 makes weights of linear layers FP8 as they are loaded, each row with a scale "
+            "(default: as the checkpoint has them)",
+            "METHOD",
+        ),
+    ] = None
     pipeline_stages: Annotated[
         Positive,
         FlagGroup.ENGINES(

@@ -8,8 +8,9 @@ from workers.contract.model_config import ActivationName
 from workers.device.choices import Choices
 from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.kernels.linear.fused import Norm, fused_kernels
+from workers.layers.activations import ACTIVATIONS, FUSED
 from workers.layers.layer import Placement
-from workers.layers.linear import ACTIVATIONS, FUSED, Linear
+from workers.layers.linear import Linear
 from workers.layers.norm import LayerNorm, QKNorm, RMSNorm
 
 pytestmark = pytest.mark.gpu
@@ -97,6 +98,7 @@ def test_products_with_bias_norm_and_residual(inputs: int, outputs: int) -> None
     norm = RMSNorm("n", inputs, EPS, placement)
     weight, bias = (part.float() for part in filled(linear).values())
     (scale,) = filled(norm).values()
+    linear.pack()
     for count in ROWS:
         rows, residual = drawn(count, inputs), drawn(count, outputs)
         product = F.linear(rows.float(), weight, bias)

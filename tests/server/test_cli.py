@@ -66,7 +66,7 @@ def test_the_demo_models_under_other_names(commands: list[ServeCommand]) -> None
 
 EVERY_FLAG = (
     "{folder}/writer --served-model-name chat,gpt-4o --device cuda:1 --dtype bfloat16 --task embed "
-    "--ignore-config-keys a,b.c --load-format dummy --attention-backend triton "
+    "--quantization fp8 --ignore-config-keys a,b.c --load-format dummy --attention-backend triton "
     "--pipeline-stages 2 --stage-layers 9,8 --steps-ahead 0 --disable-cascade-attn "
     "--transport peer-memory --max-model-len 1000 --max-running 16 --max-step-tokens 512 "
     "--block-size 32 --kv-cache-memory 1.5GiB --threads 4 "

@@ -11,6 +11,7 @@ import msgspec
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.curve import ClusterKeys
 from workers.contract.model_config import ModelConfig
+from workers.contract.quantization import FP8_DEVICES
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -82,6 +83,11 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def setting(self, key: str) -> str:
         return self.setting_names.get(key, key)
+
+    @property
+    def fp8_item_bytes(self) -> int:
+        """Bytes of a weight in FP8 on the model's devices, once it is loaded."""
+        return 1 if self.device_type in FP8_DEVICES else ITEM_BYTES[self.dtype]
 
     @property
     def shape(self) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from workers.contract.quantization import Quantization
 from workers.contract.reranking import RerankConfig
 
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
@@ -359,7 +360,8 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`. `modules`
     follow an embedder's `pooling`, in order. If the last one normalises, the server does that: a
     request may leave it out. `reranking` is given for a causal model that scores pairs, and for a
-    causal classifier whose template is known.
+    causal classifier whose template is known. With a `quantization` linear layers have weights in
+    FP8.
     """
 
     path: str
@@ -367,6 +369,7 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     max_model_len: int
     lowercase: bool = False
     checkpoint_dtype: str
+    quantization: Quantization | None = None
     num_labels: int
     labels: tuple[str, ...] = ()
     sigmoid_scores: bool

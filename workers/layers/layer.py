@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 import torch
 
 from workers.contract.config import Dtype, WorkerConfig
+from workers.contract.quantization import Quantization
 from workers.device.choices import Choices
 from workers.kernels.linear.fused import FusedKernels, fused_kernels
 
@@ -43,6 +44,10 @@ class Layer:
         """Canonical name -> rows, for each weight that is some rows of a checkpoint's tensor."""
         return {name: rows for part in self.parts() for name, rows in part.rows().items()}
 
+    def added_bytes(self, fp8_item_bytes: int) -> int:
+        """Bytes that `pack` adds to the weights, where one in FP8 takes so many of them."""
+        return sum(part.added_bytes(fp8_item_bytes) for part in self.parts())
+
     def pack(self) -> None:
         """Convert the filled weights to the layout that is read fastest."""
         for part in self.parts():
@@ -63,11 +68,13 @@ class Chain(Layer):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The device and element type of a stage's weights, and what was chosen for the device."""
+    """The device and element type of a stage's weights, and what was chosen for the device. With a
+    `quantization` they are those of its layers."""
 
     device: torch.device
     dtype: torch.dtype
     choices: Choices = field(default_factory=Choices)
+    quantization: Quantization | None = None
 
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:

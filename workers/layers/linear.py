@@ -1,64 +1,26 @@
 """Layers with a matrix: lookup tables, and linear layers with their activations and gates."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
-from workers.contract.model_config import ActivationName
-from workers.kernels.linear.fused import FusedActivation
+from workers.contract.model_config import ModelConfigError
+from workers.layers.activations import Activation
+from workers.layers.dense_method import DenseMethod
+from workers.layers.fp8_method import Fp8Method
 from workers.layers.layer import Layer, Placement
+from workers.layers.linear_method import LinearShape, Method, Product
 from workers.layers.norm import RMSNorm
 
 MIN_CPU_ROWS = 4
 """The fewest rows of a product on the CPU. With fewer, MKL has another kernel for unpacked weights,
 which rounds differently (with several threads perhaps up to 9 rows)."""
 
-_onednn: Any = torch.ops.mkldnn
-"""Products with a weight that is packed once, on the CPU: operators without a public name, which
-torch's own compiler emits for a frozen linear layer.
-
-For 4 to 512 rows on an AMD EPYC with AVX-512 they take 0.4 of F.linear's time in float32 (MKL), 0.7
-to 0.95 in bfloat16. A row's result is bitwise the same beside any others, with any number of
-threads.
-"""
-
-Activation = Callable[[torch.Tensor], torch.Tensor]
-
-_gelu_tanh = partial(F.gelu, approximate="tanh")
-
-ACTIVATIONS: dict[ActivationName, Activation] = {
-    "silu": F.silu,
-    "relu": F.relu,
-    "tanh": torch.tanh,
-    "gelu": F.gelu,
-    "gelu_new": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-}
-
-FUSED: dict[Activation, FusedActivation] = {
-    F.silu: "silu",
-    F.gelu: "gelu",
-    _gelu_tanh: "gelu_tanh",
-}
-
-
-def _can_pack(weight: torch.Tensor) -> bool:
-    """Whether oneDNN can multiply by this weight on this machine without emulation."""
-    if weight.device.type != "cpu" or not hasattr(_onednn, "_linear_pointwise"):
-        return False
-    if weight.dtype == torch.bfloat16:
-        return bool(_onednn._is_mkldnn_bf16_supported())  # noqa: SLF001
-    return weight.dtype == torch.float32
-
 
 class Linear(Layer):
-    """y = x W^T + b, with the checkpoint layers `members` (name -> output features) stacked in W.
+    """The product with the checkpoint layers `members` (name -> output features), stacked. With a
+    `gate` these are its layer and what it multiplies, or one that is both (see `LinearShape`)."""
 
-    A layer that stores its weight differently (quantised, sharded) has the same operations.
-    """
+    _product: Product
 
     def __init__(
         self,
@@ -67,98 +29,45 @@ class Linear(Layer):
         placement: Placement,
         *,
         bias: bool,
+        gate: Activation | None = None,
         tied: torch.Tensor | None = None,
     ) -> None:
         """`tied` is another layer's weight [out_features, in_features] to share."""
-        self._members = members
-        out_features = sum(members.values())
-        self._weight = placement.empty(out_features, in_features) if tied is None else tied
-        self._bias = placement.empty(out_features) if bias else None
-        self._packed = False
-        self._kernels = placement.kernels
+        shape = LinearShape(in_features, members, bias, gate)
+        self._method = _method(shape, placement, tied)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        """[N, in_features] -> [N, out_features], with `norm` applied to the rows first."""
-        # Without anything else to fuse, the library adds a bias too, and costs less to launch.
-        alone = norm is None and self._bias is not None
-        if not alone and (product := self._skinny(rows, norm)) is not None:
-            return product
-        return self._multiply(rows if norm is None else norm(rows))
+        """As `Product` has it, once the layer is packed."""
+        return self._product(rows, norm)
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """`residual` [N, out_features], which may be overwritten, plus the product."""
-        if (summed := self._skinny(rows, residual=residual)) is not None:
-            return summed
-        if rows.is_cuda and self._bias is None:
-            return residual.addmm_(rows, self._weight.t())
-        return residual + self._multiply(rows)
+        return self._product.add_to(residual, rows)
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Each member's rows of the weight and bias."""
-        kinds = {"weight": self._weight} | ({} if self._bias is None else {"bias": self._bias})
-        sizes = [*self._members.values()]
-        return {
-            f"{name}.{kind}": part
-            for kind, whole in kinds.items()
-            for name, part in zip(self._members, torch.split(whole, sizes), strict=True)
-        }
+        return self._method.weights()
+
+    def added_bytes(self, fp8_item_bytes: int) -> int:
+        return self._method.added_bytes(fp8_item_bytes)
 
     def pack(self) -> None:
-        if _can_pack(self._weight):
-            self._weight = _onednn._reorder_linear_weight(self._weight, None)  # noqa: SLF001
-            self._packed = True
-
-    def _skinny(
-        self, rows: torch.Tensor, norm: RMSNorm | None = None, **fused: Any
-    ) -> torch.Tensor | None:
-        """The product by the kernel for few rows, with `fused` arguments, if it is worth it."""
-        kernels = self._kernels
-        if kernels is None or not kernels.prefers(len(rows), normed=norm is not None):
-            return None
-        parameters = None if norm is None else norm.parameters
-        return kernels.skinny_linear(rows, self._weight, bias=self._bias, norm=parameters, **fused)
-
-    def _multiply(self, rows: torch.Tensor) -> torch.Tensor:
-        if self._packed:
-            return _onednn._linear_pointwise(  # noqa: SLF001
-                rows, self._weight, self._bias, "none", [], ""
-            )
-        return F.linear(rows, self._weight, self._bias)
+        self._product = self._method.pack()
+        del self._method  # and so what was filled, if the product does not keep it
 
 
-class GatedLinear(Linear):
-    """f(x W_gate^T) * (x W_up^T) (Shazeer 2020, arXiv:2002.05202)."""
-
-    _product: Callable[[torch.Tensor], torch.Tensor] | None = None
-
-    def __init__(
-        self,
-        in_features: int,
-        members: dict[str, int],
-        function: Activation,
-        placement: Placement,
-        *,
-        bias: bool,
-    ) -> None:
-        """`members` are the checkpoint's gate and up layers, or one that is both, the gate first
-        (name -> output features)."""
-        super().__init__(in_features, members, placement, bias=bias)
-        self._function = function
-        self._fused: FusedActivation | None = FUSED.get(function)
-
-    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        """[N, in_features] -> [N, half of the output features], with `norm` applied first."""
-        if self._product is None:
-            gate, up = super().__call__(rows, norm).chunk(2, dim=-1)
-            return self._function(gate).mul_(up)
-        if (product := self._skinny(rows, norm, gate=self._fused)) is not None:
-            return product
-        return self._product(rows if norm is None else norm(rows))
-
-    def pack(self) -> None:
-        super().pack()
-        if self._kernels is not None and (function := self._fused) is not None:
-            self._product = self._kernels.gated_product(self._weight, self._bias, function)
+def _method(shape: LinearShape, placement: Placement, tied: torch.Tensor | None) -> Method:
+    """The way in which the weights of a layer are kept. Raises ModelConfigError if its members
+    differ in that."""
+    quantization = placement.quantization
+    in_fp8 = {name: quantization is not None and quantization.keeps(name) for name in shape.members}
+    if len({*in_fp8.values()}) > 1:
+        one, other = sorted(in_fp8, key=in_fp8.__getitem__, reverse=True)[:: len(in_fp8) - 1]
+        raise ModelConfigError(
+            f"{one} is in FP8 and {other} is not, as the quantization of the checkpoint says: they "
+            "are one product here, and must be kept alike"
+        )
+    if quantization is None or not all(in_fp8.values()):
+        return DenseMethod(shape, placement, tied)
+    return Fp8Method(shape, placement, quantization)
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:

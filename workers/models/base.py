@@ -7,6 +7,7 @@ and all that follows for those alone.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pkgutil import resolve_name
 from typing import ClassVar, TypeVar
@@ -25,8 +26,9 @@ from workers.contract.model_config import (
     VectorModule,
 )
 from workers.contract.share import Share
+from workers.layers.activations import Activation
 from workers.layers.layer import Chain, Layer, Placement
-from workers.layers.linear import Activation, Embedding, Linear, pad_rows
+from workers.layers.linear import Embedding, Linear, pad_rows
 from workers.layers.norm import LayerNorm, QKNorm
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -74,7 +76,7 @@ class StageModel(Layer, ABC):
     def __init__(self, config: ModelConfig, share: Share, placement: Placement) -> None:
         self.share = share
         self._tied = config.tie_word_embeddings
-        self._build(config, placement)
+        self._build(config, replace(placement, quantization=config.quantization))
         self._head = self._make_head(config, placement) if share.last else None
 
     @abstractmethod

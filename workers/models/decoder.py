@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 
 from workers.contract.model_config import DecoderConfig, ModelConfig
+from workers.layers.activations import ACTIVATIONS
 from workers.layers.layer import Layer, Placement, Rows
-from workers.layers.linear import ACTIVATIONS, Embedding, GatedLinear, Linear
+from workers.layers.linear import Embedding, Linear
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
 from workers.step.packed_step import PackedStep
@@ -88,7 +89,7 @@ class DecoderLayer(StageLayer):
             norm(f"{name}.pre_feedforward_layernorm", size) if sandwich else after_attention
         )
         function, bias = ACTIVATIONS[family.hidden_act], family.mlp_bias
-        self._gate_up = GatedLinear(size, gate_up, function, placement, bias=bias)
+        self._gate_up = Linear(size, gate_up, placement, bias=bias, gate=function)
         self._down = Linear(inner, {f"{name}.mlp.down_proj": size}, placement, bias=bias)
         self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if sandwich else None
 

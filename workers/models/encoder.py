@@ -16,8 +16,9 @@ from workers.contract.model_config import (
     PositionBias,
     PreNormEncoderConfig,
 )
+from workers.layers.activations import ACTIVATIONS
 from workers.layers.layer import Chain, Layer, Placement
-from workers.layers.linear import ACTIVATIONS, Embedding, GatedLinear, Linear
+from workers.layers.linear import Embedding, Linear
 from workers.layers.norm import LayerNorm
 from workers.models.base import (
     StageLayer,
@@ -113,7 +114,7 @@ class EncoderLayer(StageLayer):
         function, up = ACTIVATIONS[family.hidden_act], f"{name}.intermediate"
         if family.gated:
             gate_up = {f"{up}.{part}": inner for part in ("gate", "dense")}
-            self._up = GatedLinear(size, gate_up, function, placement, bias=bias)
+            self._up = Linear(size, gate_up, placement, bias=bias, gate=function)
         else:
             self._up = Chain(Linear(size, {f"{up}.dense": inner}, placement, bias=True), function)
         self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=bias)
@@ -206,8 +207,8 @@ class PreNormEncoderLayer(StageLayer):
         self._output = Linear(size, {output: size}, placement, bias=bias)
         self._mlp_norm = _norm(f"{name}.mlp_norm", config, placement)
         bias, down, members = family.mlp_bias, f"{name}.mlp.Wo", {f"{name}.mlp.Wi": 2 * inner}
-        self._gate_up = GatedLinear(
-            size, members, ACTIVATIONS[family.hidden_act], placement, bias=bias
+        self._gate_up = Linear(
+            size, members, placement, bias=bias, gate=ACTIVATIONS[family.hidden_act]
         )
         self._down = Linear(inner, {down: size}, placement, bias=bias)
 

@@ -29,7 +29,7 @@ from workers.stage.model_runner import (
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 from workers.step.rows import IntArray
-from workers.weights.loader import LoadedModel, outline
+from workers.weights.loader import LoadedModel, held_bytes, outline
 
 LEAST_LAYER_WEIGHTS = 1 << 20
 """A layer with fewer weights takes as long as it takes to launch it, on any device."""
@@ -55,12 +55,12 @@ def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -
     None for layers that are too small, and on a CPU for those that are too large.
     """
     execution, placement = worker.execution, Placement.of(worker)
-    weights = _part_weights(execution)
-    on_cpu, (layer_weights, _, head_weights) = execution.device_type == "cpu", weights
+    on_cpu, sizes = execution.device_type == "cpu", _part_sizes(execution, _numbers)
+    layer_weights, _, head_weights = sizes
     too_large = on_cpu and layer_weights + head_weights > MOST_CPU_WEIGHTS
     if layer_weights < LEAST_LAYER_WEIGHTS or too_large:
         return None
-    measure = partial(_measured, worker, placement, backends, weights)
+    measure = partial(_measured, worker, placement, backends)
     labels = [backend.label for backend in backends]
     device, shape = placement.device, execution.shape
     return placement.choices.get("layers", StageCosts, measure, device, labels, shape)
@@ -70,7 +70,6 @@ def _measured(
     worker: WorkerConfig,
     placement: Placement,
     backends: Sequence[AttentionBackend],
-    weights: Sequence[int],
     watch: Stopwatch,
 ) -> StageCosts:
     execution, block_bytes = worker.execution, 0
@@ -81,7 +80,7 @@ def _measured(
     else:
         measure = _encoder_seconds
     decode, prompts = measure(worker, loaded, backends, watch)
-    sizes = [count * placement.dtype.itemsize for count in weights]
+    sizes = _part_sizes(execution, partial(held_bytes, execution))
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
     _logger.info("measured what each part of the model costs")
     return StageCosts(layer, embedding, head, block_bytes)
@@ -105,16 +104,21 @@ def _seconds(
     return [watch.seconds(part) for part in parts]
 
 
-def _part_weights(execution: ExecutionConfig) -> tuple[int, int, int]:
-    """Numbers in a layer, the embedding and the head, from outlines of one layer. A tied embedding
+def _part_sizes(
+    execution: ExecutionConfig, size: Callable[[StageModel], int]
+) -> tuple[int, int, int]:
+    """Sizes of a layer, the embedding and the head, from outlines of one layer. A tied embedding
     counts at both ends: each of them loads it."""
 
     def count(*, first: bool, last: bool) -> int:
-        weights = outline(execution, Share(0, 1, first=first, last=last)).weights()
-        return sum(weight.numel() for weight in weights.values())
+        return size(outline(execution, Share(0, 1, first=first, last=last)))
 
     layer = count(first=False, last=False)
     return layer, count(first=True, last=False) - layer, count(first=False, last=True) - layer
+
+
+def _numbers(model: StageModel) -> int:
+    return sum(weight.numel() for weight in model.weights().values())
 
 
 def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageModel:
@@ -133,7 +137,7 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
     all would take seconds."""
     for tensor in tensors:
         flat = tensor.view(-1)
-        numbers = 0.02 * torch.randn((1 << 16) + 1, dtype=tensor.dtype, device=tensor.device)
+        numbers = 0.02 * torch.randn((1 << 16) + 1, device=tensor.device)
         whole = len(flat) // len(numbers) * len(numbers)
         flat[:whole].view(-1, len(numbers)).copy_(numbers)
         flat[whole:].copy_(numbers[: len(flat) - whole])

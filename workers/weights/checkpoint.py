@@ -12,11 +12,15 @@ from safetensors import SafetensorError, safe_open
 
 from workers.contract.checkpoint.folder_files import WeightFormat, find_weights
 from workers.contract.model_config import ModelConfigError, inner_name
+from workers.layers.fp8_method import FP8
 from workers.layers.layer import Rows
 from workers.progress_bar import progress
 
 _ZIP = b"PK\x03\x04"
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+INPUT_SCALES = (".input_scale", ".activation_scale")
+SCALES = (".weight_scale", ".weight_scale_inv", *INPUT_SCALES)
+"""Ends of the names of FP8's scales."""
 _CAUSE = re.compile(r"WeightsUnpickler error: (.+)")
 
 
@@ -156,8 +160,13 @@ class Checkpoint:
         for file, names in self._by_file(targets).items():
             with self._open(file) as tensors:
                 for name, stored_name in names:
-                    stored = tensors.get(stored_name)
-                    _check_fit(file, stored_name, stored, targets[name], rows.get(name))
+                    stored, target = tensors.get(stored_name), targets[name]
+                    scales = name.endswith(SCALES)
+                    if scales and stored.shape == (*target.shape, 1):
+                        stored = stored.squeeze(-1)
+                    _check_fit(file, stored_name, stored, target, rows.get(name))
+                    if scales:
+                        _check_scale(file, stored_name, stored)
                     yield name, stored
 
     def _names_of_single_file(self) -> dict[str, Path]:
@@ -199,5 +208,17 @@ def _check_fit(
         raise CheckpointError(
             f"{name} in {file} has shape {list(stored.shape)}, the model needs {shape}"
         )
-    if stored.dtype not in _FLOATS:
-        raise CheckpointError(f"{name} in {file} is {stored.dtype}, which is not supported")
+    if stored.dtype not in (_FLOATS if target.dtype != FP8 else (FP8,)):
+        reason = "which is not supported"
+        if target.dtype == FP8:
+            reason = "and the model's quantization says FP8"
+        elif stored.dtype == FP8:
+            reason = "which is served only for linear layers that the model's quantization names"
+        raise CheckpointError(f"{name} in {file} is {stored.dtype}, {reason}")
+
+
+def _check_scale(file: Path, name: str, scale: torch.Tensor) -> None:
+    usable = (scale > 0) & scale.isfinite()
+    if not usable.all():
+        wrong = scale[~usable].flatten()[0].item()
+        raise CheckpointError(f"{name} in {file} holds {wrong}: a scale is a number above 0")

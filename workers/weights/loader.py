@@ -1,6 +1,8 @@
 """Builds a stage's model and fills its weights, from a checkpoint or with random numbers."""
 
 import hashlib
+import logging
+import re
 import sys
 import time
 from collections import defaultdict
@@ -16,12 +18,24 @@ from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.model_config import ModelConfigError
 from workers.contract.share import Share, shares_of
+from workers.layers.fp8_method import FP8, FP8_MOST
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import StageModel, model_class
-from workers.weights.checkpoint import Checkpoint, CheckpointError
+from workers.weights.checkpoint import INPUT_SCALES, SCALES, Checkpoint, CheckpointError
 
 _DUMMY_GAIN = 2.0
 """Standard deviation of a dummy layer's outputs for inputs of 1, and of the logits."""
+
+
+_DUMMY_SCALE = 2.0**-8
+"""Of dummy weights in FP8. The largest of a layer with 32 inputs or more are below 448 of it."""
+
+_DUMMY_INPUT_SCALE = 2.0**-4
+
+_KV_SCALES = r".*\.self_attn\.([kv]_proj\.)?([kv]|kv|output)_scale"
+"""Scales of keys and values in FP8, which are kept in the type that is computed with."""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +55,26 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     architecture = model_class(config.model.architecture)
     model = architecture(config.model, share, placement)
     weights = model.weights()
-    weight_bytes = sum(weight.nbytes for weight in weights.values())
+    weight_bytes = held_bytes(config, model)
     if config.load_format == "dummy":
         fill_randomly(weights)
     else:
         _read(config, model, weights)
     del weights  # packing a weight frees it
     model.pack()
+    quantization = config.model.quantization
+    if quantization is not None and quantization.of_weights and config.fp8_item_bytes > 1:
+        _logger.info(
+            "%s; dequantised to %s for %s, %s bytes of weights in all",
+            *(quantization, config.dtype, config.device_type, f"{weight_bytes:,}"),
+        )
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
+
+
+def held_bytes(config: ExecutionConfig, model: StageModel) -> int:
+    """Bytes of a model's weights once they are packed."""
+    stored = sum(weight.nbytes for weight in model.weights().values())
+    return stored + model.added_bytes(config.fp8_item_bytes)
 
 
 def _read(config: ExecutionConfig, model: StageModel, weights: Mapping[str, torch.Tensor]) -> None:
@@ -78,7 +104,11 @@ def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
 def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:
     (all_layers,) = shares_of([config.model.num_layers])
     whole = outline(config, all_layers)
-    checkpoint.check_unread(whole.weights().keys() | whole.copies().keys(), whole.unused)
+    unused = whole.unused.pattern
+    if config.model.quantization is not None:
+        unused = f"{unused}|{_KV_SCALES}"
+    read = whole.weights().keys() | whole.copies().keys()
+    checkpoint.check_unread(read, re.compile(unused))
 
 
 def outline(config: ExecutionConfig, share: Share) -> StageModel:
@@ -90,15 +120,22 @@ def outline(config: ExecutionConfig, share: Share) -> StageModel:
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
     """Fill every tensor with values that depend on its name, shape and device alone.
 
-    Matrices have a gain of `_DUMMY_GAIN`, so that logits differ. Weights of norms are near 1, or
-    near 2 with a unit offset. Biases are near zero.
+    Matrices have a gain of `_DUMMY_GAIN`, times their scales in FP8, so that logits differ. Weights
+    of norms are near 1, or near 2 with a unit offset. Biases are near zero.
     """
     for name, weight in weights.items():
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
         random = torch.Generator(device=weight.device)
         random.manual_seed(int.from_bytes(digest, "little") >> 1)
-        if weight.dim() > 1:
-            weight.normal_(0.0, _DUMMY_GAIN * weight.shape[-1] ** -0.5, generator=random)
+        deviation = _DUMMY_GAIN * (weight.shape[-1] if weight.dim() else 1) ** -0.5
+        if name.endswith(SCALES):
+            weight.fill_(_DUMMY_INPUT_SCALE if name.endswith(INPUT_SCALES) else _DUMMY_SCALE)
+        elif weight.dtype == FP8:
+            wide = torch.empty_like(weight, dtype=torch.float32)
+            wide.normal_(0.0, deviation / _DUMMY_SCALE, generator=random)
+            weight.copy_(wide.clamp_(-FP8_MOST, FP8_MOST))
+        elif weight.dim() > 1:
+            weight.normal_(0.0, deviation, generator=random)
         else:
             mean = 1.0 if name.endswith(".weight") else 0.0
             weight.normal_(mean, 0.1, generator=random)
@@ -108,7 +145,11 @@ def faults(config: ExecutionConfig) -> Iterator[str]:
     """Faults of a checkpoint's weights, a line for each kind: unread tensors, and missing or unfit
     ones. Modules behind an embedder are checked too."""
     (all_layers,) = shares_of([config.model.num_layers])
-    whole = outline(config, all_layers)
+    try:
+        whole = outline(config, all_layers)
+    except ModelConfigError as error:
+        yield str(error)
+        return
     for folder, weights in by_folder(whole.weights()).items():
         try:
             checkpoint = open_checkpoint(config, folder)

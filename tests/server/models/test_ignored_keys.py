@@ -19,7 +19,7 @@ from workers.contract.model_config import ModelConfigError
         (LLAMA | {"router": {"experts": 8}}, "router"),
         (LLAMA | {"logit_scale": 2}, "logit_scale"),
         (LLAMA | {"rope_scaling": {"rope_type": "default", "mscale": 2}}, "rope_scaling.mscale"),
-        (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        (LLAMA | {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         (BERT | {"auto_map": {"AutoModel": "modeling_x.BertModel"}}, "auto_map"),
     ],
 )

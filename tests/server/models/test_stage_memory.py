@@ -127,3 +127,27 @@ def test_a_reranker_has_no_lm_head(tmp_path: Path) -> None:
     assert (weight_bytes(generates, heads), weight_bytes(reranks, heads)) == ([240], [140])
     (more,), (less,) = weight_bytes(generates, None), weight_bytes(reranks, None)
     assert more - less == 2 * LLAMA["vocab_size"] * LLAMA["hidden_size"]
+
+
+FP8 = {
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+    "modules_to_not_convert": ["layers.1"],
+}
+TABLES = 2 * 64 * 32
+
+
+@pytest.mark.parametrize(("held", "item"), [((), 2), (("cpu",), 1)])
+def test_layers_in_fp8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: tuple[str, ...], item: int
+) -> None:
+    """Where devices hold FP8 they take half, but for layers that are not in it."""
+    monkeypatch.setattr("workers.contract.config.FP8_DEVICES", frozenset(held))
+    folder = write_checkpoint(tmp_path / "llama", LLAMA | {"quantization_config": FP8})
+    names = {f"model.layers.{i}.mlp.up_proj.weight": 1000 for i in range(2)}
+    heads = names | {"model.layers.0.mlp.up_proj.weight_scale_inv": 8, "lm_head.weight": 50}
+    execution = set_up(folder, dtype="bfloat16", load_format="dummy", pipeline_stages=2).execution
+    assert weight_bytes(execution, heads) == [1000 * item, 2000 + 100]
+    layer = 2 * 32 * 6 * 8 + 3 * 32 * 64
+    (own,) = weights(tmp_path, LLAMA, quantization="fp8")
+    assert own == 2 * layer * item + 2 * TABLES

@@ -10,9 +10,18 @@ from safetensors.torch import load_file, save_file
 
 from server.models.inspection import inspect
 from server.models.model_setup import EngineOptions
-from tests.server.checkpoint_folders import BERT, LLAMA, write_json, write_modules
+from server.models.model_source import SetupError
+from tests.server.checkpoint_folders import (
+    BERT,
+    LLAMA,
+    write_checkpoint,
+    write_json,
+    write_modules,
+)
 from tests.server.models.fitting_weights import write_model
-from tests.workers.checkpoints import worker_config
+from tests.server.support import set_up
+from tests.workers.checkpoints import save_llama, worker_config
+from tests.workers.weights.fp8_formats import FORMATS, quantise
 from workers.contract.share import shares_of
 from workers.weights.checkpoint import CheckpointError
 from workers.weights.loader import load_model
@@ -28,7 +37,7 @@ STEM, SCALES = WEIGHT.removesuffix("weight"), torch.zeros(1, 32).half()
         ({WEIGHT: torch.zeros(64, 32)},
          [f"{WEIGHT} in FILE has shape [64, 32], the model needs [32, 64]"]),
         ({WEIGHT: torch.zeros(32, 64, dtype=torch.float8_e4m3fn)},
-         [f"{WEIGHT} in FILE is torch.float8_e4m3fn, which is not supported"]),
+         [f"{WEIGHT} in FILE is torch.float8_e4m3fn, which is served only for linear"]),
         ({WEIGHT: None, f"{STEM}qweight": torch.zeros(8, 32).int(), f"{STEM}scales": SCALES},
          ["down_proj.qweight (and 1 more), which the model", f"has no tensor {WEIGHT}"]),
         ({"model.layers.2.input_layernorm.weight": torch.zeros(32)},
@@ -71,10 +80,9 @@ QUANT, KV = "hf_quant_config.json", "kv_cache_quant_algo"
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        (QUANT, {"quant_algo": "FP8"}, "by FP8"),
-        (QUANT, {"quant_algo": "FP8", KV: "FP8"}, "by FP8 and FP8 (keys and values)"),
-        (QUANT, {"quant_algo": None, KV: "NVFP4"}, "by NVFP4 (keys and values)"),
-        ("quantize_config.json", None, "to 4 bits"),
+        (QUANT, {"quant_algo": "NVFP4"}, 'quantization.quant_algo "NVFP4"'),
+        (QUANT, {"quant_algo": None, KV: "NVFP4"}, f'quantization.{KV} "NVFP4"'),
+        ("quantize_config.json", None, "quantization to 4 bits"),
         (QUANT, {"quant_algo": None}, None),
     ],
 )
@@ -85,5 +93,30 @@ def test_files_of_quantization(
     write_json(tmp_path / name, {"quantization": content} if content else {"bits": 4})
     refused = inspect(str(tmp_path), EngineOptions(device="cpu")).refused
     told = [line for line in refused if " is missing from " not in line]
-    expected = [f"{tmp_path / name}: quantization {reason} is not supported"]
+    expected = [f"{tmp_path / name}: {reason} is not supported"]
     assert told == ([] if reason is None else expected)
+
+
+def test_what_is_said_of_fp8(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "llama", LLAMA)
+    quantise(folder, save_llama(folder), FORMATS["compressed_channel"])
+    found = inspect(str(folder), EngineOptions(device="cpu"))
+    assert found.refused == ()
+    assert found.model is not None
+    own = found.model.quantization
+    assert own is not None
+    assert own.format.startswith("compressed-tensors: weights in FP8, a scale for each channel")
+    size = (folder / "model.safetensors").stat().st_size
+    assert (own.stored_bytes, own.runs_as) == (size, "dequantised to bfloat16 as it is loaded")
+    assert found.model.weight_bytes == 2 * found.model.parameters > size
+
+
+def test_fp8_made_at_load(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "llama", LLAMA)
+    options = EngineOptions(device="cpu", quantization="fp8")
+    found = inspect(str(folder), options)
+    assert (found.refused, found.model and found.model.quantization is not None) == ((), True)
+    config = {"quant_method": "fbgemm_fp8"}
+    write_json(folder / "config.json", LLAMA | {"quantization_config": config})
+    with pytest.raises(SetupError, match=r"^--quantization: .* quantised already \(fbgemm_fp8\)$"):
+        set_up(folder, quantization="fp8", load_format="dummy")

@@ -53,6 +53,7 @@ models:
     names: [chat, gpt-4o]
     device: cuda:1
     dtype: bfloat16
+    quantization: fp8
     task: embed
     ignore_config_keys: [a, b.c]
     load_format: dummy

@@ -21,6 +21,7 @@ from tests.workers.step_maker import encoder_step
 from tests.workers.worker_group import WorkerGroup
 from workers.attention.backend_selection import select_backends
 from workers.contract.config import Task, WorkerConfig
+from workers.contract.quantization import Quantization
 from workers.contract.share import StageCosts, shares_of
 from workers.device.choices import Choices
 from workers.stage import worker
@@ -135,3 +136,20 @@ def test_a_heavy_head_takes_a_layer_off_the_last_stage(tmp_path: Path) -> None:
         assert sum("measured what each part" in line for line in lines) == 1
         group.submit(step)
         assert without_time(group.output()) == expected
+
+
+def test_layers_in_fp8_cost_what_they_take_once_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four bytes each, dequantised to float32; one on devices that have products of them."""
+    save_llama(tmp_path, **WIDE)
+    plain = worker_config(tmp_path)
+    by_token = Quantization(method="fp8", weights="tensor", activations="token")
+    model = msgspec.structs.replace(plain.execution.model, quantization=by_token)
+    in_fp8 = with_execution(plain, model=model)
+    scales = 7 * 4
+    assert measured(in_fp8).layer.weight_bytes == measured(plain).layer.weight_bytes + scales
+    monkeypatch.setattr("workers.contract.config.FP8_DEVICES", frozenset(("cpu",)))
+    norms = 2 * 4 * 512
+    numbers = (measured(plain).layer.weight_bytes - norms) // 4
+    assert measured(in_fp8).layer.weight_bytes == numbers + norms + scales

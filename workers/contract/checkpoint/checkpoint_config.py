@@ -1,5 +1,6 @@
 """Reads the configuration of a model from the files beside its weights."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,12 +10,12 @@ from msgspec import Meta
 from workers.contract.checkpoint.architectures import Family, architecture_for, family_of
 from workers.contract.checkpoint.config_keys import (
     MOST_WIDTH,
-    NOT_SUPPORTED,
     ConfigKeys,
     Refuse,
     stop,
 )
 from workers.contract.checkpoint.folder_files import ADAPTER_FILE, find_file, optional, read_config
+from workers.contract.checkpoint.quantization import read_quantization
 from workers.contract.checkpoint.sentence_transformers import (
     MODULES_FILE,
     ModelFile,
@@ -40,6 +41,7 @@ from workers.contract.model_config import (
     ModelShape,
     PoolingConfig,
     RopeConfig,
+    inner_name,
     vector_size,
 )
 
@@ -47,11 +49,10 @@ from workers.contract.model_config import (
 def read_model_config(
     path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
 ) -> ModelConfig:
-    """Read `config.json` and the files of sentence-transformers in folder `path`. Modules for
-    another task than the one that is `asked` for are ignored. Faults after which reading can go on,
-    such as an unknown key, go to `refuse`. Raises TaskError, and ModelConfigError for an unknown
-    architecture, first of all, and for a missing or mistyped file or key.
-    """
+    """Read `config.json` and sentence-transformers' files in folder `path`. Modules for another
+    task than the `asked` one are ignored. Faults after which reading can go on go to `refuse`, such
+    as an unknown key. Raises TaskError, and ModelConfigError for an unknown architecture, first of
+    all, and for a missing or mistyped file or key."""
     keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
@@ -59,13 +60,13 @@ def read_model_config(
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
+    quantization = read_quantization(keys, partial(_own_name, family))
     _check_servable(keys, family, task)
     if architecture == own and (task == "rerank" or not module_of(modules, "LogitScore")):
         check_library_files(path, modules, task, refuse)
     else:
         modules = []
-    shape = family.read_shape(keys)
-    _check_attention(keys, shape, family.task)
+    shape = _read_shape(keys, family)
     model = read_model_file(path)
     reranking = read_reranking(path, modules, model) if task == "rerank" else None
     labels = _read_labels(keys)[: None if reranking is None else 1]
@@ -75,6 +76,7 @@ def read_model_config(
         **msgspec.structs.asdict(shape),
         path=str(path),
         architecture=architecture,
+        quantization=quantization,
         max_model_len=_longest(path, shape, transformer, task),
         lowercase=transformer.do_lower_case,
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
@@ -95,6 +97,11 @@ def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
     """A causal model with an LM head reranks if it is asked to, or if its modules say so."""
     reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
+
+
+def _own_name(family: Family, name: str) -> str:
+    """A layer's name in the checkpoint -> the one that the stage model has."""
+    return family.canonical_name(f"{inner_name(name) or name}.").removesuffix(".")
 
 
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
@@ -118,12 +125,15 @@ def _architecture(keys: ConfigKeys) -> str:
     return names[0]
 
 
-def _check_attention(keys: ConfigKeys, shape: ModelShape, task: Task) -> None:
-    if task == "generate" and not shape.has_kv_cache:
+def _read_shape(keys: ShapeKeys, family: Family) -> ModelShape:
+    """The shape, whose attention is checked."""
+    shape = family.read_shape(keys)
+    if family.task == "generate" and not shape.has_kv_cache:
         raise keys.error("a model whose tokens see those after them cannot generate")
     for kind in shape.attention:
         if kind.rope is not None:
             _check_rope(keys, kind.rope, shape.head_dim)
+    return shape
 
 
 def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
@@ -203,10 +213,6 @@ def _embedding_config(keys: ConfigKeys, model: ModelFile, largest: int) -> Embed
     )
 
 
-_MODELOPT_FILE = "hf_quant_config.json"  # TensorRT Model Optimizer's
-_GPTQ_FILE = "quantize_config.json"
-
-
 def own_models(keys: ConfigKeys) -> tuple[str, ...]:
     """The checkpoint's own classes of models, such as `modeling_qwen.Qwen2Model`."""
     classes = keys.read("auto_map", dict[str, Any], {})
@@ -215,29 +221,11 @@ def own_models(keys: ConfigKeys) -> tuple[str, ...]:
 
 
 def _check_servable(keys: ConfigKeys, family: Family, task: Task) -> None:
-    """Refuse checkpoints that no family serves: quantized ones, unknown code, and adapters."""
-    _check_quantization(keys)
+    """Refuse checkpoints that no family serves: unknown code, and adapters."""
     _check_own_code(keys, family, task)
     if file := find_file(keys.file.parent, ADAPTER_FILE):
         reason = "adapters are not supported; merge it into the weights"
         keys.refuse(ModelConfigError(f"{file}: {reason}"))
-
-
-def _check_quantization(keys: ConfigKeys) -> None:
-    folder, others = keys.file.parent, dict(NOT_SUPPORTED)
-    if method := keys.read("quantization_config", dict[str, Any], {}).get("quant_method"):
-        del others["quantization_config"]
-        keys.refuse_key("quantization_config", f"with the method {method!r} is not supported")
-    keys.neutral(others)
-    own = ConfigKeys.of_file(folder, _MODELOPT_FILE).read("quantization", dict[str, Any], {})
-    algorithms = {"quant_algo": "", "kv_cache_quant_algo": " (keys and values)"}
-    if methods := [f"{own[key]}{of}" for key, of in algorithms.items() if own.get(key)]:
-        reason = f"quantization by {' and '.join(methods)} is not supported"
-        keys.refuse(ModelConfigError(f"{folder / _MODELOPT_FILE}: {reason}"))
-    gptq = optional(folder, _GPTQ_FILE, dict[str, Any])
-    if gptq is not None:
-        reason = f"quantization to {gptq.get('bits', 'few')} bits is not supported"
-        keys.refuse(ModelConfigError(f"{folder / _GPTQ_FILE}: {reason}"))
 
 
 def _check_own_code(keys: ConfigKeys, family: Family, task: Task) -> None:

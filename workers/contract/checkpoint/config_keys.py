@@ -197,7 +197,8 @@ class ConfigKeys:
         given = self.required(name, str) if default is None else self.read(name, str, default)
         if given not in choices:
             known = ", ".join(choices)
-            raise self.error(f"{name} {given!r} is not supported (one of {known})")
+            path = self._path(name)
+            raise self.error(f"{path} {given!r} is not supported (one of {known})")
         return choices[given]
 
     def refuse_key(self, name: str, reason: str) -> None:

@@ -16,9 +16,9 @@ from workers.models.base import model_class
 
 
 def test_a_long_value_is_cut(tmp_path: Path) -> None:
-    long = {"quant_method": "compressed-tensors", "ignore": ["lm_head"] * 100}
+    long = {"format": "int-quantized", "ignore": ["lm_head"] * 100}
     message = refusal(tmp_path, written(compression_config=long))
-    assert '"quant_method":"compressed-tensors"' in message
+    assert '"format":"int-quantized"' in message
     assert message.endswith("... is not supported")
     assert len(message) < 150
 

@@ -113,7 +113,7 @@ def refused() -> Iterator[Refused]:
     for base in ("llama", *BERTS):
         for key, value in OF_ANY_MODEL.items():
             yield base, {key: value}, f"{key} "
-        for method in ("gptq", "fp8"):
+        for method in ("gptq", "awq"):
             named = f"quantization_config with the method {method!r} is not supported"
             yield base, {"quantization_config": {"quant_method": method, "bits": 4}}, named
     for base in BERTS:

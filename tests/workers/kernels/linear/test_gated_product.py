@@ -21,7 +21,7 @@ from workers.kernels.linear.gated_product import (
     can_multiply,
     gated_linear,
 )
-from workers.layers.linear import ACTIVATIONS, Activation
+from workers.layers.activations import ACTIVATIONS, Activation
 
 SMALL = GatedTile(32, 16, 32, 2, 4, 2)
 

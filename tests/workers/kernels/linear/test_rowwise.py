@@ -13,7 +13,7 @@ from workers.kernels.linear.rowwise import (
     layer_norm,
     rms_norm,
 )
-from workers.layers.linear import ACTIVATIONS
+from workers.layers.activations import ACTIVATIONS
 
 ROWS = pytest.mark.parametrize(("count", "size"), [(1, 64), (5, 80), (3, 1000)])
 

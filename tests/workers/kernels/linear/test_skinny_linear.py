@@ -9,7 +9,7 @@ from workers.contract.model_config import ActivationName
 from workers.device.tuning import SkinnyTile
 from workers.kernels.linear.fused import Norm
 from workers.kernels.linear.skinny_linear import linear
-from workers.layers.linear import ACTIVATIONS, FUSED
+from workers.layers.activations import ACTIVATIONS, FUSED
 
 EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 8e-2}
