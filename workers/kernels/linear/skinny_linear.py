@@ -28,6 +28,7 @@ def linear(
     rows: torch.Tensor,
     weight: torch.Tensor,
     *,
+    scales: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     norm: tuple[torch.Tensor, float] | None = None,
     residual: torch.Tensor | None = None,
@@ -37,6 +38,9 @@ def linear(
     """[N, in] -> [N, out]: `norm(rows) @ weight.T + bias`, plus `residual` [N, out], which is
     overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon. With
     a `gate`: gate(first half) * second half of the outputs, [N, out / 2].
+
+    A weight in FP8 has `scales` in float32: [out], or [ceil(out / 128), ceil(in / 128)] of blocks,
+    where each half of a gated weight is whole blocks. It is multiplied in the rows' type.
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] if gate is None else weight.shape[0] // 2
@@ -45,9 +49,10 @@ def linear(
         # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
     out = residual if residual is not None else rows.new_empty(count, out_features)
-    arguments: list[object] = [rows, weight, weight if bias is None else bias, out]
-    arguments += [out_features, in_features]
+    arguments: list[object] = [rows, weight, weight if scales is None else scales]
+    arguments += [weight if bias is None else bias, out, out_features, in_features]
     options: dict[str, object] = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
+    options["SCALED"] = "" if scales is None else ("", "outputs", "blocks")[scales.dim()]
     if count == 1:
         kernel = _one_row
         arguments += norm or (weight, 0.0)
@@ -101,8 +106,8 @@ def _one_row_tile(in_features: int, out_features: int, *, gated: bool) -> Skinny
 
 @triton.jit
 def _one_row(
-    rows, weight, bias, out, out_features, in_features, norm_weight, eps,
-    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    rows, weight, scales, bias, out, out_features, in_features, norm_weight, eps,
+    NORM: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
     PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
@@ -116,6 +121,11 @@ def _one_row(
     up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
+    scale = _loaded(scales + outputs, inside, SCALED == "outputs")
+    up_scale = _loaded(scales + out_features + outputs, inside, SCALED == "outputs" and GATED)
+    blocks = tl.cdiv(in_features, 128)
+    block = scales + tl.program_id(0) * OUTPUTS // 128 * blocks
+    up_block = block + out_features // 128 * blocks
     wait_for_previous(PDL)
     total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
     up_total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
@@ -126,9 +136,10 @@ def _one_row(
         if NORM:
             squares += row * row
             row *= tl.load(norm_weight + here, mask=here < in_features, other=0.0).to(tl.float32)
-        total += tile.to(tl.float32) * row[None, :]
+        total += tile.to(tl.float32) * _in_blocks(row, block, here, in_features, SCALED)[None, :]
         if GATED:
-            up_total += up_tile.to(tl.float32) * row[None, :]
+            up_row = _in_blocks(row, up_block, here, in_features, SCALED)
+            up_total += up_tile.to(tl.float32) * up_row[None, :]
         mask = inside[:, None] & (here[None, :] + INPUTS < in_features)
         tile = tl.load(first + start + INPUTS, mask=mask, other=0.0)
         if GATED:
@@ -136,9 +147,12 @@ def _one_row(
     result = tl.sum(total, axis=1)
     up = tl.sum(up_total, axis=1)
     if NORM:
-        scale = tl.rsqrt(tl.sum(squares) / in_features + eps)
+        inverse = tl.rsqrt(tl.sum(squares) / in_features + eps)
+        result *= inverse
+        up *= inverse
+    if SCALED == "outputs":
         result *= scale
-        up *= scale
+        up *= up_scale
     result += added
     if GATED:
         result = activated(result, GATE) * (up + up_added)
@@ -149,8 +163,16 @@ def _one_row(
 
 
 @triton.jit
+def _in_blocks(row, scales, here, in_features, SCALED: tl.constexpr):
+    """A row's inputs `here` times the scales of their blocks, if the weight has these."""
+    if SCALED == "blocks":
+        row *= tl.load(scales + here // 128, mask=here < in_features, other=0.0)
+    return row
+
+
+@triton.jit
 def _loaded(values, mask, PRESENT: tl.constexpr):
-    """A bias in float32, before the rows arrive. 0 without one."""
+    """A bias or scales in float32, before the rows arrive. 0 without them."""
     if PRESENT:
         loaded = tl.load(values, mask=mask, other=0.0).to(tl.float32)
     else:
@@ -175,9 +197,21 @@ def _fetch_ahead(weight, outputs, out_features, in_features, BYTES: tl.constexpr
 
 
 @triton.jit
+def _added(total, tile, columns, block_scale, SCALED: tl.constexpr):
+    """`total` plus the product of weights in one block and the rows' columns."""
+    tile = tile.to(columns.dtype)
+    if SCALED == "blocks":
+        tl.static_assert(tile.shape[1] <= 128)
+        total += tl.dot(tile, columns, input_precision="ieee") * tl.load(block_scale)
+    else:
+        total = tl.dot(tile, columns, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
 def _few_rows(
-    rows, weight, bias, out, out_features, in_features, count, stride,
-    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr, PDL: tl.constexpr,
+    rows, weight, scales, bias, out, out_features, in_features, count, stride,
+    SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr, PDL: tl.constexpr,
     AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
@@ -189,8 +223,13 @@ def _few_rows(
     first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
-    total = tl.zeros((OUTPUTS, ROWS), tl.float32) + added[:, None]
-    up_total = tl.zeros((OUTPUTS, ROWS), tl.float32) + up_added[:, None]
+    scale = _loaded(scales + outputs, inside, SCALED == "outputs")
+    up_scale = _loaded(scales + out_features + outputs, inside, SCALED == "outputs" and GATED)
+    blocks = tl.cdiv(in_features, 128)
+    block = scales + tl.program_id(0) * OUTPUTS // 128 * blocks
+    up_block = block + out_features // 128 * blocks
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    up_total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     if PDL:
         if AHEAD:
             _fetch_ahead(weight, outputs, out_features, in_features, AHEAD)
@@ -207,12 +246,16 @@ def _few_rows(
         )  # fmt: skip
         mask = inside[:, None] & known[None, :]
         tile = tl.load(first + start, mask=mask, other=0.0)
-        total = tl.dot(tile, columns, total, input_precision="ieee")
+        total = _added(total, tile, columns, block + start // 128, SCALED)
         if GATED:
             tile = tl.load(first + half + start, mask=mask, other=0.0)
-            up_total = tl.dot(tile, columns, up_total, input_precision="ieee")
+            up_total = _added(up_total, tile, columns, up_block + start // 128, SCALED)
+    if SCALED == "outputs":
+        total *= scale[:, None]
+        up_total *= up_scale[:, None]
+    total += added[:, None]
     if GATED:
-        total = activated(total, GATE) * up_total
+        total = activated(total, GATE) * (up_total + up_added[:, None])
     target = out + which[None, :].to(tl.int64) * out_features + outputs[:, None]
     mask = inside[:, None] & present[None, :]
     if RESIDUAL:

@@ -1,0 +1,124 @@
+"""Products of rows and a weight that are both in FP8 (e4m3), with scales in float32.
+
+The kernel is persistent, as in `gated_product`: one program a processor goes from tile to tile.
+Scales of rows and of outputs are applied to a tile's totals, before the gate. Hopper's tensor cores
+add with some 14 bits: for these scales they may, as in cuBLAS with fast accumulation. With a scale
+for each 128 inputs, totals of 128 are added in float32 (DeepSeek-V3, arXiv:2412.19437, 3.3.2).
+"""
+
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from workers.device.tuning import GatedTile
+from workers.kernels.launch import processors
+from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows
+from workers.kernels.linear.rowwise import activated
+
+
+def scaled_linear(
+    rows: QuantizedRows,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    tile: GatedTile,
+    dtype: torch.dtype,
+    *,
+    bias: torch.Tensor | None = None,
+    gate: FusedActivation | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """[N, in] -> [N, out] in `dtype`, plus `residual` [N, out], which is overwritten with the
+    result and returned. With a `gate`: gate(first half) * second half, [N, out / 2].
+
+    `weight` [out, in] has a scale a row, or [ceil(out / 128), ceil(in / 128)] where rows have one
+    for each 128 inputs, which a tile then takes at once. `in` is a multiple of 16, the result's
+    width of 8.
+    """
+    values, row_scales = rows
+    count, in_features = values.shape
+    parts = 1 if gate is None else 2
+    out_features = weight.shape[0] // parts
+    out = residual
+    if out is None:
+        out = torch.empty((count, out_features), dtype=dtype, device=values.device)
+    tiles = triton.cdiv(count, tile.rows) * triton.cdiv(out_features, tile.outputs)
+    programs = min(tiles, processors(values.device))
+    _scaled_linear[(programs,)](
+        TensorDescriptor.from_tensor(values, [tile.rows, tile.inputs]),
+        TensorDescriptor.from_tensor(
+            weight.view(parts, out_features, in_features), [parts, tile.outputs, tile.inputs]
+        ),
+        TensorDescriptor.from_tensor(out, [tile.rows, tile.outputs]),
+        row_scales,
+        scales,
+        scales if bias is None else bias,
+        count,
+        out_features,
+        in_features,
+        programs,
+        ONE_SCALE=row_scales.dim() == 0,
+        GROUP=GROUP if scales.dim() == 2 else 0,
+        BIAS=bias is not None,
+        RESIDUAL=residual is not None,
+        GATE=gate or "",
+        PARTS=parts,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs,
+        BAND=tile.band,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out
+
+
+@triton.jit(do_not_specialize=["count", "programs"])
+def _scaled_linear(
+    rows, weight, out, row_scales, scales, bias, count, out_features, in_features, programs,
+    ONE_SCALE: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    GATE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr, BAND: tl.constexpr,
+):  # fmt: skip
+    row_tiles = tl.cdiv(count, ROWS)
+    output_tiles = tl.cdiv(out_features, OUTPUTS)
+    both = tl.arange(0, PARTS * OUTPUTS)
+    for tile in tl.range(tl.program_id(0), row_tiles * output_tiles, programs, flatten=True):
+        first = tile // (BAND * output_tiles) * BAND
+        height = tl.minimum(row_tiles - first, BAND)
+        within = tile % (BAND * output_tiles)
+        row = (first + within % height) * ROWS
+        output = within // height * OUTPUTS
+        here = row + tl.arange(0, ROWS)
+        # Outputs of a tile past the last have any number's scale.
+        inside = tl.minimum(output + both % OUTPUTS, out_features - 1)
+        outputs = both // OUTPUTS * out_features + inside
+        total = tl.zeros((ROWS, PARTS * OUTPUTS), tl.float32)
+        for start in range(0, in_features, INPUTS):
+            tile_weight = weight.load([0, output, start]).reshape(PARTS * OUTPUTS, INPUTS)
+            if GROUP:
+                tl.static_assert(INPUTS == GROUP)
+                group = start // GROUP
+                row_scale = tl.load(row_scales + group * count + here, mask=here < count, other=0.0)
+                scale = tl.load(scales + outputs // GROUP * tl.cdiv(in_features, GROUP) + group)
+                part = tl.dot(rows.load([row, start]), tile_weight.T)
+                total += part * (row_scale[:, None] * scale[None, :])
+            else:
+                total = tl.dot(rows.load([row, start]), tile_weight.T, total)
+        if not GROUP:
+            if ONE_SCALE:
+                total *= tl.load(row_scales)
+            else:
+                total *= tl.load(row_scales + here, mask=here < count, other=0.0)[:, None]
+            total *= tl.load(scales + outputs)[None, :]
+        if BIAS:
+            total += tl.load(bias + outputs).to(tl.float32)[None, :]
+        if GATE != "":
+            gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()
+            total = activated(gate, GATE) * up
+        if RESIDUAL:
+            total += out.load([row, output]).to(tl.float32)
+        out.store([row, output], total.to(out.dtype))
