@@ -30,6 +30,7 @@ def scaled_linear(
     bias: torch.Tensor | None = None,
     gate: FusedActivation | None = None,
     residual: torch.Tensor | None = None,
+    reduce: bool = False,
 ) -> torch.Tensor:
     """[N, in] -> [N, out] in `dtype`, plus `residual` [N, out], which is overwritten with the
     result and returned. With a `gate`: gate(first half) * second half, [N, out / 2].
@@ -53,6 +54,7 @@ def scaled_linear(
             weight.view(parts, out_features, in_features), [parts, tile.outputs, tile.inputs]
         ),
         TensorDescriptor.from_tensor(out, [tile.rows, tile.outputs]),
+        out,
         row_scales,
         scales,
         scales if bias is None else bias,
@@ -70,6 +72,7 @@ def scaled_linear(
         OUTPUTS=tile.outputs,
         INPUTS=tile.inputs,
         BAND=tile.band,
+        REDUCE=reduce,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -78,10 +81,10 @@ def scaled_linear(
 
 @triton.jit(do_not_specialize=["count", "programs"])
 def _scaled_linear(
-    rows, weight, out, row_scales, scales, bias, count, out_features, in_features, programs,
+    rows, weight, out, residual, row_scales, scales, bias, count, out_features, in_features, programs,
     ONE_SCALE: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     GATE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr, BAND: tl.constexpr,
+    INPUTS: tl.constexpr, BAND: tl.constexpr, REDUCE: tl.constexpr,
 ):  # fmt: skip
     row_tiles = tl.cdiv(count, ROWS)
     output_tiles = tl.cdiv(out_features, OUTPUTS)
@@ -100,12 +103,16 @@ def _scaled_linear(
         for start in range(0, in_features, INPUTS):
             tile_weight = weight.load([0, output, start]).reshape(PARTS * OUTPUTS, INPUTS)
             if GROUP:
-                tl.static_assert(INPUTS == GROUP)
+                tl.static_assert(INPUTS == GROUP and OUTPUTS <= GROUP)
                 group = start // GROUP
                 row_scale = tl.load(row_scales + group * count + here, mask=here < count, other=0.0)
-                scale = tl.load(scales + outputs // GROUP * tl.cdiv(in_features, GROUP) + group)
+                block = scales + output // GROUP * tl.cdiv(in_features, GROUP) + group
+                scale = tl.load(block)
                 part = tl.dot(rows.load([row, start]), tile_weight.T)
-                total += part * (row_scale[:, None] * scale[None, :])
+                if GATE != "":
+                    up = out_features // GROUP * tl.cdiv(in_features, GROUP)
+                    scale = tl.where(both < OUTPUTS, scale, tl.load(block + up))[None, :]
+                total += part * (row_scale[:, None] * scale)
             else:
                 total = tl.dot(rows.load([row, start]), tile_weight.T, total)
         if not GROUP:
@@ -119,6 +126,13 @@ def _scaled_linear(
         if GATE != "":
             gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()
             total = activated(gate, GATE) * up
-        if RESIDUAL:
-            total += out.load([row, output]).to(tl.float32)
-        out.store([row, output], total.to(out.dtype))
+        if RESIDUAL and not REDUCE:
+            columns = output + tl.arange(0, OUTPUTS)
+            mask = (here < count)[:, None] & (columns < out_features)[None, :]
+            source = residual + here.to(tl.int64)[:, None] * out_features + columns[None, :]
+            total += tl.load(source, mask=mask, other=0.0).to(tl.float32)
+        if RESIDUAL and REDUCE:
+            # The copy engine adds: no tile of the residual takes room in shared memory.
+            out.atomic_add([row, output], total.to(out.dtype))
+        else:
+            out.store([row, output], total.to(out.dtype))
