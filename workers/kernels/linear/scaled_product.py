@@ -14,6 +14,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workers.device.tuning import GatedTile
+from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.launch import processors
 from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows
@@ -75,6 +76,7 @@ def scaled_linear(
         REDUCE=reduce,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **pdl(values),
     )
     return out
 
@@ -84,8 +86,9 @@ def _scaled_linear(
     rows, weight, out, residual, row_scales, scales, bias, count, out_features, in_features, programs,
     ONE_SCALE: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     GATE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr, BAND: tl.constexpr, REDUCE: tl.constexpr,
+    INPUTS: tl.constexpr, BAND: tl.constexpr, REDUCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    wait_for_previous(PDL)
     row_tiles = tl.cdiv(count, ROWS)
     output_tiles = tl.cdiv(out_features, OUTPUTS)
     both = tl.arange(0, PARTS * OUTPUTS)
