@@ -22,11 +22,8 @@ GROUP = 128
 
 
 class QuantizedRows(NamedTuple):
-    """`values` [N, D] in e4m3, and their scales in float32.
-
-    The scales are [N, 1], or [N, ceil(D / 128)] with the rows adjacent in memory, as cuBLAS reads
-    them, or one static scale [].
-    """
+    """`values` [N, D] in e4m3, and their scales in float32: [N, 1], or [N, ceil(D / 128)] with the
+    rows adjacent in memory, as cuBLAS reads them."""
 
     values: torch.Tensor
     scales: torch.Tensor
@@ -51,16 +48,12 @@ def quantize(
     values = torch.empty((count, size), dtype=torch.float8_e4m3fn, device=rows.device)
     block = triton.next_power_of_2(max(size, GROUP))
     group = GROUP if grouped else block
-    if scale is not None:
-        scales = scale
-    elif grouped:
-        scales = rows.new_empty((triton.cdiv(size, group), count), dtype=torch.float32).t()
-    else:
-        scales = rows.new_empty((count, 1), dtype=torch.float32)
+    scales = rows.new_empty((triton.cdiv(size, group), count), dtype=torch.float32).t()
     weight, eps = norm or (rows, 0.0)
     _quantize[(count,)](
         rows,
         weight,
+        weight if scale is None else scale,
         values,
         scales,
         rows.stride(0),
@@ -76,14 +69,14 @@ def quantize(
         num_warps=min(max(block // 512, 1), 16),
         **pdl(rows),
     )
-    return QuantizedRows(values, scales)
+    return QuantizedRows(values, scales if grouped else scales.view(count, 1))
 
 
 @triton.jit(do_not_specialize=["count", "bound"])
 def _quantize(
-    rows, weight, values, scales, stride, count, eps, bound, NORM: tl.constexpr, GATE: tl.constexpr,
-    STATIC: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
+    rows, weight, given, values, scales, stride, count, eps, bound,
+    NORM: tl.constexpr, GATE: tl.constexpr, STATIC: tl.constexpr, GROUP: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     columns = tl.arange(0, BLOCK)
     inside = columns < SIZE
@@ -100,14 +93,14 @@ def _quantize(
         numbers *= tl.rsqrt(tl.sum(numbers * numbers, axis=0) / SIZE + eps) * factors
     groups = numbers.to(rows.dtype.element_ty).to(tl.float32).reshape(BLOCK // GROUP, GROUP)
     if STATIC:
-        scale = tl.load(scales)
+        scale = tl.zeros((BLOCK // GROUP,), tl.float32) + tl.load(given)
     else:
         # Zeros need a scale too, any but zero.
         largest = tl.maximum(tl.max(tl.abs(groups), axis=1), 1e-10)
-        scale = (tl.minimum(largest, bound) / 448.0)[:, None]
-        group = tl.arange(0, BLOCK // GROUP)[:, None]
-        tl.store(scales + group * count + row, scale, mask=group * GROUP < SIZE)
+        scale = tl.minimum(largest, bound) / 448.0
+    group = tl.arange(0, BLOCK // GROUP)
+    tl.store(scales + group * count + row, scale, mask=group * GROUP < SIZE)
     nan: tl.constexpr = tl.PropagateNan.ALL
-    scaled = tl.maximum(groups / scale, -448.0, propagate_nan=nan)
+    scaled = tl.maximum(groups / scale[:, None], -448.0, propagate_nan=nan)
     scaled = tl.minimum(scaled, 448.0, propagate_nan=nan).reshape(BLOCK)
     tl.store(values + row * SIZE + columns, scaled.to(values.dtype.element_ty), mask=inside)

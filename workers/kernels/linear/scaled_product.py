@@ -63,7 +63,6 @@ def scaled_linear(
         out_features,
         in_features,
         programs,
-        ONE_SCALE=row_scales.dim() == 0,
         GROUP=GROUP if scales.dim() == 2 else 0,
         BIAS=bias is not None,
         RESIDUAL=residual is not None,
@@ -83,10 +82,10 @@ def scaled_linear(
 
 @triton.jit(do_not_specialize=["count", "programs"])
 def _scaled_linear(
-    rows, weight, out, residual, row_scales, scales, bias, count, out_features, in_features, programs,
-    ONE_SCALE: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    GATE: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr, BAND: tl.constexpr, REDUCE: tl.constexpr, PDL: tl.constexpr,
+    rows, weight, out, residual, row_scales, scales, bias, count, out_features, in_features,
+    programs, GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    BAND: tl.constexpr, REDUCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     wait_for_previous(PDL)
     row_tiles = tl.cdiv(count, ROWS)
@@ -119,10 +118,7 @@ def _scaled_linear(
             else:
                 total = tl.dot(rows.load([row, start]), tile_weight.T, total)
         if not GROUP:
-            if ONE_SCALE:
-                total *= tl.load(row_scales)
-            else:
-                total *= tl.load(row_scales + here, mask=here < count, other=0.0)[:, None]
+            total *= tl.load(row_scales + here, mask=here < count, other=0.0)[:, None]
             total *= tl.load(scales + outputs)[None, :]
         if BIAS:
             total += tl.load(bias + outputs).to(tl.float32)[None, :]

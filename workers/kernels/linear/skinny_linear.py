@@ -60,6 +60,8 @@ def linear(
     else:
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
+        if options["SCALED"] == "blocks":
+            tile = tile._replace(inputs=min(tile.inputs, 128))  # of one block
         options["ROWS"] = max(16, triton.next_power_of_2(count))
         options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
     kernel[(triton.cdiv(out_features, tile.outputs),)](
@@ -107,8 +109,8 @@ def _one_row_tile(in_features: int, out_features: int, *, gated: bool) -> Skinny
 @triton.jit
 def _one_row(
     rows, weight, scales, bias, out, out_features, in_features, norm_weight, eps,
-    NORM: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
-    PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    NORM: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    GATE: tl.constexpr, PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -211,8 +213,9 @@ def _added(total, tile, columns, block_scale, SCALED: tl.constexpr):
 @triton.jit
 def _few_rows(
     rows, weight, scales, bias, out, out_features, in_features, count, stride,
-    SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr, PDL: tl.constexpr,
-    AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
+    SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    PDL: tl.constexpr, AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
