@@ -12,6 +12,8 @@ from bisect import bisect_left
 from functools import partial
 
 import torch
+import torch.nn.functional as F
+from torch.nn.functional import ScalingType
 
 from workers.device.choices import Choices
 from workers.device.timing import Stopwatch
@@ -48,7 +50,8 @@ class Fp8Product:
     ) -> None:
         """`dtype` is that of rows and results. The ways are one of the `choices`, measured in some
         seconds."""
-        self._weight, self._bias, self._gate = weight, bias, gate
+        self._weight, self._bias = weight, bias
+        self._gate: FusedActivation | None = gate
         values, scales = weight.values, weight.scales
         layer, device = (values.shape, scales.shape, gate, dtype), values.device
         measure, kind = partial(_ways, *layer, device), list[GatedTile | None]
@@ -101,13 +104,16 @@ def multiply(
             rows, weight.values, weight.scales, tile, dtype, bias=bias, gate=gate, residual=residual
         )
     blocks = weight.scales.dim() == 2
-    product = torch._scaled_mm(  # noqa: SLF001
+    kind = ScalingType.BlockWise1x128 if blocks else ScalingType.RowWise
+    product = F.scaled_mm(
         rows.values,
         weight.values.t(),
-        scale_a=rows.scales,
-        scale_b=weight.scales.t() if blocks else weight.scales[None],
+        rows.scales,
+        kind,
+        weight.scales.t() if blocks else weight.scales[None],
+        ScalingType.BlockWise128x128 if blocks else kind,
         bias=bias,
-        out_dtype=dtype,
+        output_dtype=dtype,
         use_fast_accum=not blocks,
     )
     if gate is not None:

@@ -46,9 +46,9 @@ def quantize(
     """
     count, size = rows.shape[0], rows.shape[1] // (1 if gate is None else 2)
     values = torch.empty((count, size), dtype=torch.float8_e4m3fn, device=rows.device)
-    block = triton.next_power_of_2(max(size, GROUP))
+    block = 1 << (max(size, GROUP) - 1).bit_length()
     group = GROUP if grouped else block
-    scales = rows.new_empty((triton.cdiv(size, group), count), dtype=torch.float32).t()
+    scales = rows.new_empty((-(-size // group), count), dtype=torch.float32).t()
     weight, eps = norm or (rows, 0.0)
     _quantize[(count,)](
         rows,

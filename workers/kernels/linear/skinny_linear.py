@@ -49,10 +49,10 @@ def linear(
         # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
     out = residual if residual is not None else rows.new_empty(count, out_features)
+    scaled = "" if scales is None else "outputs" if scales.dim() == 1 else "blocks"
     arguments: list[object] = [rows, weight, weight if scales is None else scales]
     arguments += [weight if bias is None else bias, out, out_features, in_features]
     options: dict[str, object] = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
-    options["SCALED"] = "" if scales is None else ("", "outputs", "blocks")[scales.dim()]
     if count == 1:
         kernel = _one_row
         arguments += norm or (weight, 0.0)
@@ -60,13 +60,14 @@ def linear(
     else:
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
-        if options["SCALED"] == "blocks":
+        if scaled == "blocks":
             tile = tile._replace(inputs=min(tile.inputs, 128))  # of one block
         options["ROWS"] = max(16, triton.next_power_of_2(count))
         options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
     kernel[(triton.cdiv(out_features, tile.outputs),)](
         *arguments,
         **options,
+        SCALED=scaled,
         GATE=gate or "",
         OUTPUTS=tile.outputs,
         INPUTS=tile.inputs,

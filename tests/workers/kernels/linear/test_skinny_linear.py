@@ -1,5 +1,7 @@
 """Products of few rows, with what is fused around them, against torch in float32."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -82,7 +84,7 @@ def test_a_weight_in_fp8(device: torch.device, count: int, scaled: Scaled) -> No
     wide = dequantized(weight)
     product = F.linear(normed, wide, bias.float())
     gate, up = product.chunk(2, dim=-1)
-    given = {"scales": weight.scales, "bias": bias}
+    given: dict[str, Any] = {"scales": weight.scales, "bias": bias}
     summed = residual.float() + F.linear(rows.float(), wide, bias.float())
     for got, want in (
         (linear(rows, weight.values, norm=norm, **given), product),
