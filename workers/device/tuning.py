@@ -165,7 +165,11 @@ GATED_MEASURED_ROWS = range(400, 1025, 16)
 """The numbers of rows at which a worker measures the ways to a gated product when it starts. With
 fewer rows cuBLAS always wins, with more the high tile does."""
 
-# Linear layers in FP8. H100, layers of an 8B Llama.
+# Linear layers in FP8. Not measured yet.
+
+SKINNY_FP8 = SkinnyTile(64, 128, 4, 8, ahead=512)
+SKINNY_FP8_GATED = SkinnyTile(64, 128, 4, 4)
+"""Several rows. Their inputs are those of one block, at most 128."""
 
 FP8_SKINNY_MAX_ROWS = 16
 """With more rows, quantising them and FP8 tensor cores are faster than converting weights."""

@@ -36,46 +36,27 @@ def scaled_linear(
     """[N, in] -> [N, out] in `dtype`, plus `residual` [N, out], which is overwritten with the
     result and returned. With a `gate`: gate(first half) * second half, [N, out / 2].
 
-    `weight` [out, in] has a scale a row, or [ceil(out / 128), ceil(in / 128)] where rows have one
-    for each 128 inputs, which a tile then takes at once. `in` is a multiple of 16, the result's
-    width of 8.
+    `scales` are those of an `Fp8Weight`; a tile of blocks takes 128 inputs and at most as many
+    outputs. `in` is a multiple of 16, the result's width of 8.
     """
-    values, row_scales = rows
-    count, in_features = values.shape
-    parts = 1 if gate is None else 2
-    out_features = weight.shape[0] // parts
-    out = residual
-    if out is None:
-        out = torch.empty((count, out_features), dtype=dtype, device=values.device)
-    tiles = triton.cdiv(count, tile.rows) * triton.cdiv(out_features, tile.outputs)
-    programs = min(tiles, processors(values.device))
-    _scaled_linear[(programs,)](
-        TensorDescriptor.from_tensor(values, [tile.rows, tile.inputs]),
-        TensorDescriptor.from_tensor(
-            weight.view(parts, out_features, in_features), [parts, tile.outputs, tile.inputs]
-        ),
+    (count, in_features), parts = rows.values.shape, 1 if gate is None else 2
+    width = weight.shape[0] // parts
+    out = rows.values.new_empty((count, width), dtype=dtype) if residual is None else residual
+    tiles = triton.cdiv(count, tile.rows) * triton.cdiv(width, tile.outputs)
+    programs = min(tiles, processors(out.device))
+    halves, box = weight.view(parts, width, in_features), [parts, tile.outputs, tile.inputs]
+    arguments: list[object] = [
+        TensorDescriptor.from_tensor(rows.values, [tile.rows, tile.inputs]),
+        TensorDescriptor.from_tensor(halves, box),
         TensorDescriptor.from_tensor(out, [tile.rows, tile.outputs]),
-        out,
-        row_scales,
-        scales,
-        scales if bias is None else bias,
-        count,
-        out_features,
-        in_features,
-        programs,
-        GROUP=GROUP if scales.dim() == 2 else 0,
-        BIAS=bias is not None,
-        RESIDUAL=residual is not None,
-        GATE=gate or "",
-        PARTS=parts,
-        ROWS=tile.rows,
-        OUTPUTS=tile.outputs,
-        INPUTS=tile.inputs,
-        BAND=tile.band,
-        REDUCE=reduce,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-        **pdl(values),
+    ]
+    arguments += [out, rows.scales, scales, scales if bias is None else bias]
+    options = {"BIAS": bias is not None, "RESIDUAL": residual is not None, "REDUCE": reduce}
+    options |= {"GROUP": GROUP if scales.dim() == 2 else 0, "GATE": gate or "", "PARTS": parts}
+    options |= {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "INPUTS": tile.inputs}
+    options |= {"BAND": tile.band, "num_warps": tile.warps, "num_stages": tile.stages}
+    _scaled_linear[(programs,)](
+        *arguments, count, width, in_features, programs, **options, **pdl(out)
     )
     return out
 

@@ -39,20 +39,21 @@ def linear(
     overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon. With
     a `gate`: gate(first half) * second half of the outputs, [N, out / 2].
 
-    A weight in FP8 has `scales` in float32: [out], or [ceil(out / 128), ceil(in / 128)] of blocks,
-    where each half of a gated weight is whole blocks. It is multiplied in the rows' type.
+    A weight in FP8 has `scales` as `Fp8Weight` has them, and is multiplied in the rows' type.
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] if gate is None else weight.shape[0] // 2
-    tile = tile or _tile(rows, out_features, gated=gate is not None)
+    scaled = "" if scales is None else "outputs" if scales.dim() == 1 else "blocks"
+    tile = tile or _tile(rows, out_features, scaled, gated=gate is not None)
     if norm is not None and count > 1:
         # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
     out = residual if residual is not None else rows.new_empty(count, out_features)
-    scaled = "" if scales is None else "outputs" if scales.dim() == 1 else "blocks"
     arguments: list[object] = [rows, weight, weight if scales is None else scales]
     arguments += [weight if bias is None else bias, out, out_features, in_features]
     options: dict[str, object] = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
+    options |= {"SCALED": scaled, "GATE": gate or ""}
+    options |= {"OUTPUTS": tile.outputs, "INPUTS": tile.inputs}
     if count == 1:
         kernel = _one_row
         arguments += norm or (weight, 0.0)
@@ -60,20 +61,10 @@ def linear(
     else:
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
-        if scaled == "blocks":
-            tile = tile._replace(inputs=min(tile.inputs, 128))  # of one block
         options["ROWS"] = max(16, triton.next_power_of_2(count))
         options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
     kernel[(triton.cdiv(out_features, tile.outputs),)](
-        *arguments,
-        **options,
-        SCALED=scaled,
-        GATE=gate or "",
-        OUTPUTS=tile.outputs,
-        INPUTS=tile.inputs,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-        **pdl(rows),
+        *arguments, **options, num_warps=tile.warps, num_stages=tile.stages, **pdl(rows)
     )
     return out
 
@@ -83,9 +74,11 @@ def _prefetched(tile: SkinnyTile, row_bytes: int) -> int:
     return tile.ahead if tile.ahead <= row_bytes and row_bytes % 16 == 0 else 0
 
 
-def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
+def _tile(rows: torch.Tensor, out_features: int, scaled: str, *, gated: bool) -> SkinnyTile:
     if len(rows) == 1:
         return _one_row_tile(rows.shape[1], out_features, gated=gated)
+    if scaled:
+        return tuning.SKINNY_FP8_GATED if gated else tuning.SKINNY_FP8
     if rows.itemsize > 2:
         return tuning.SKINNY_FLOAT32
     few = len(rows) <= 16
@@ -203,30 +196,25 @@ def _fetch_ahead(weight, outputs, out_features, in_features, BYTES: tl.constexpr
 def _as(tile, dtype: tl.constexpr, PDL: tl.constexpr):
     """Weights in the rows' type.
 
-    On a GPU, from e4m3 to bfloat16, four at a time: bits go to their places, and 2^120 corrects the
+    On a GPU, from e4m3 to bfloat16, two at a time: bits go to their places, and 2^120 corrects the
     exponent. The hardware's conversion has a rate below the memory's. NaN becomes 480.
     """
     if PDL and tile.dtype == tl.float8e4nv and dtype == tl.bfloat16:
         widened = tl.inline_asm_elementwise(
             """{
-            .reg .b32 low, high, signs, power;
+            .reg .b32 bits, signs, power;
+            prmt.b32 bits, $1, 0, 0x1404;
+            and.b32 signs, bits, 0x80008000;
+            shr.u32 bits, bits, 4;
+            lop3.b32 bits, bits, 0x07f007f0, signs, 0xea;
             mov.b32 power, 0x7b807b80;
-            prmt.b32 low, $2, 0, 0x1404;
-            prmt.b32 high, $2, 0, 0x3424;
-            and.b32 signs, low, 0x80008000;
-            shr.u32 low, low, 4;
-            lop3.b32 low, low, 0x07f007f0, signs, 0xea;
-            and.b32 signs, high, 0x80008000;
-            shr.u32 high, high, 4;
-            lop3.b32 high, high, 0x07f007f0, signs, 0xea;
-            mul.bf16x2 $0, low, power;
-            mul.bf16x2 $1, high, power;
+            mul.bf16x2 $0, bits, power;
             }""",
-            "=r,=r,r",
+            "=r,r",
             [tile],
             dtype=tl.bfloat16,
             is_pure=True,
-            pack=4,
+            pack=2,
         )
     else:
         widened = tile.to(dtype)
