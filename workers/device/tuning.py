@@ -165,6 +165,26 @@ GATED_MEASURED_ROWS = range(400, 1025, 16)
 """The numbers of rows at which a worker measures the ways to a gated product when it starts. With
 fewer rows cuBLAS always wins, with more the high tile does."""
 
+# Linear layers in FP8. Not measured yet.
+
+SKINNY_FP8 = SkinnyTile(64, 128, 4, 8, ahead=512)
+SKINNY_FP8_GATED = SkinnyTile(64, 128, 4, 4)
+"""Several rows. Their inputs are those of one block, at most 128."""
+
+FP8_SKINNY_MAX_ROWS = 16
+"""With more rows, quantising them and FP8 tensor cores are faster than converting weights."""
+
+FP8_MEASURED_ROWS = (32, 64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+"""The numbers of rows at which a worker measures the ways to an FP8 product when it starts. Others
+go the way of the next larger, or of the last."""
+
+FP8_TILES = (
+    GatedTile(64, 64, 128, 16, 4, 6),
+    GatedTile(64, 128, 128, 16, 4, 5),
+    GatedTile(128, 128, 128, 16, 8, 4),
+)
+"""Tiles of the own kernel, with both halves of a gated layer among the outputs."""
+
 ACTIVATION_MUL_BLOCK = 1024
 """Outputs a program: with 4 warps, one 16-byte access a thread and input in half precision."""
 

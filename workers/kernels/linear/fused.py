@@ -1,7 +1,7 @@
 """The fused kernels that layers use on CUDA, to be named without Triton."""
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -18,20 +18,50 @@ class Norm(NamedTuple):
     eps: float
 
 
+class Normed(Protocol):
+    """An RMSNorm's layer."""
+
+    parameters: Norm
+
+
+class Fp8Weight(NamedTuple):
+    """A linear layer's weight in FP8 (e4m3), and how the rows that it multiplies are quantised.
+
+    values       [out, in]
+    scales       float32: [out], or [ceil(out / 128), ceil(in / 128)] of blocks
+    input_scale  float32 [], static. Without one each row has a scale of its own, and where the
+                 weight has blocks, each 128 inputs of a row
+    ub           what a number of a row counts at most for its scale (fbgemm)
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    input_scale: torch.Tensor | None = None
+    ub: float | None = None
+
+
 class FusedKernels:
     """Functions of rows [N, size], of one dtype, which import Triton.
 
     gated_product  by the fastest implementation, one of the `choices`
+    fp8_product    likewise, by a weight in FP8 that `can_multiply_fp8`
     prefers        whether `skinny_linear` beats the library's product for a number of rows, with or
                    without a norm before it
     """
 
     def __init__(self, choices: Choices) -> None:
-        from workers.kernels.linear import gated_product, rowwise, skinny_linear  # noqa: PLC0415
+        from workers.kernels.linear import (  # noqa: PLC0415
+            fp8_product,
+            gated_product,
+            rowwise,
+            skinny_linear,
+        )
 
         self.embedding = rowwise.embedding
         self.rms_norm, self.layer_norm = rowwise.rms_norm, rowwise.layer_norm
         self.gated_product = partial(gated_product.GatedProduct, choices=choices)
+        self.fp8_product = partial(fp8_product.Fp8Product, choices=choices)
+        self.can_multiply_fp8 = fp8_product.can_multiply
         self.prefers, self.skinny_linear = skinny_linear.prefers, skinny_linear.linear
 
 

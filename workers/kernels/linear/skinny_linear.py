@@ -28,6 +28,7 @@ def linear(
     rows: torch.Tensor,
     weight: torch.Tensor,
     *,
+    scales: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     norm: tuple[torch.Tensor, float] | None = None,
     residual: torch.Tensor | None = None,
@@ -37,17 +38,22 @@ def linear(
     """[N, in] -> [N, out]: `norm(rows) @ weight.T + bias`, plus `residual` [N, out], which is
     overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon. With
     a `gate`: gate(first half) * second half of the outputs, [N, out / 2].
+
+    A weight in FP8 has `scales` as `Fp8Weight` has them, and is multiplied in the rows' type.
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] if gate is None else weight.shape[0] // 2
-    tile = tile or _tile(rows, out_features, gated=gate is not None)
+    scaled = "" if scales is None else "outputs" if scales.dim() == 1 else "blocks"
+    tile = tile or _tile(rows, out_features, scaled, gated=gate is not None)
     if norm is not None and count > 1:
         # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
     out = residual if residual is not None else rows.new_empty(count, out_features)
-    arguments: list[object] = [rows, weight, weight if bias is None else bias, out]
-    arguments += [out_features, in_features]
+    arguments: list[object] = [rows, weight, weight if scales is None else scales]
+    arguments += [weight if bias is None else bias, out, out_features, in_features]
     options: dict[str, object] = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
+    options |= {"SCALED": scaled, "GATE": gate or ""}
+    options |= {"OUTPUTS": tile.outputs, "INPUTS": tile.inputs}
     if count == 1:
         kernel = _one_row
         arguments += norm or (weight, 0.0)
@@ -58,14 +64,7 @@ def linear(
         options["ROWS"] = max(16, triton.next_power_of_2(count))
         options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
     kernel[(triton.cdiv(out_features, tile.outputs),)](
-        *arguments,
-        **options,
-        GATE=gate or "",
-        OUTPUTS=tile.outputs,
-        INPUTS=tile.inputs,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
-        **pdl(rows),
+        *arguments, **options, num_warps=tile.warps, num_stages=tile.stages, **pdl(rows)
     )
     return out
 
@@ -75,9 +74,11 @@ def _prefetched(tile: SkinnyTile, row_bytes: int) -> int:
     return tile.ahead if tile.ahead <= row_bytes and row_bytes % 16 == 0 else 0
 
 
-def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
+def _tile(rows: torch.Tensor, out_features: int, scaled: str, *, gated: bool) -> SkinnyTile:
     if len(rows) == 1:
         return _one_row_tile(rows.shape[1], out_features, gated=gated)
+    if scaled:
+        return tuning.SKINNY_FP8_GATED if gated else tuning.SKINNY_FP8
     if rows.itemsize > 2:
         return tuning.SKINNY_FLOAT32
     few = len(rows) <= 16
@@ -101,9 +102,9 @@ def _one_row_tile(in_features: int, out_features: int, *, gated: bool) -> Skinny
 
 @triton.jit
 def _one_row(
-    rows, weight, bias, out, out_features, in_features, norm_weight, eps,
-    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
-    PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    rows, weight, scales, bias, out, out_features, in_features, norm_weight, eps,
+    NORM: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    GATE: tl.constexpr, PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -116,6 +117,11 @@ def _one_row(
     up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
+    scale = _loaded(scales + outputs, inside, SCALED == "outputs")
+    up_scale = _loaded(scales + out_features + outputs, inside, SCALED == "outputs" and GATED)
+    blocks = tl.cdiv(in_features, 128)
+    block = scales + tl.program_id(0) * OUTPUTS // 128 * blocks
+    up_block = block + out_features // 128 * blocks
     wait_for_previous(PDL)
     total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
     up_total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
@@ -126,9 +132,10 @@ def _one_row(
         if NORM:
             squares += row * row
             row *= tl.load(norm_weight + here, mask=here < in_features, other=0.0).to(tl.float32)
-        total += tile.to(tl.float32) * row[None, :]
+        total += tile.to(tl.float32) * _in_blocks(row, block, here, in_features, SCALED)[None, :]
         if GATED:
-            up_total += up_tile.to(tl.float32) * row[None, :]
+            up_row = _in_blocks(row, up_block, here, in_features, SCALED)
+            up_total += up_tile.to(tl.float32) * up_row[None, :]
         mask = inside[:, None] & (here[None, :] + INPUTS < in_features)
         tile = tl.load(first + start + INPUTS, mask=mask, other=0.0)
         if GATED:
@@ -136,9 +143,12 @@ def _one_row(
     result = tl.sum(total, axis=1)
     up = tl.sum(up_total, axis=1)
     if NORM:
-        scale = tl.rsqrt(tl.sum(squares) / in_features + eps)
+        inverse = tl.rsqrt(tl.sum(squares) / in_features + eps)
+        result *= inverse
+        up *= inverse
+    if SCALED == "outputs":
         result *= scale
-        up *= scale
+        up *= up_scale
     result += added
     if GATED:
         result = activated(result, GATE) * (up + up_added)
@@ -149,8 +159,16 @@ def _one_row(
 
 
 @triton.jit
+def _in_blocks(row, scales, here, in_features, SCALED: tl.constexpr):
+    """A row's inputs `here` times the scales of their blocks, if the weight has these."""
+    if SCALED == "blocks":
+        row *= tl.load(scales + here // 128, mask=here < in_features, other=0.0)
+    return row
+
+
+@triton.jit
 def _loaded(values, mask, PRESENT: tl.constexpr):
-    """A bias in float32, before the rows arrive. 0 without one."""
+    """A bias or scales in float32, before the rows arrive. 0 without them."""
     if PRESENT:
         loaded = tl.load(values, mask=mask, other=0.0).to(tl.float32)
     else:
@@ -175,10 +193,52 @@ def _fetch_ahead(weight, outputs, out_features, in_features, BYTES: tl.constexpr
 
 
 @triton.jit
+def _as(tile, dtype: tl.constexpr, PDL: tl.constexpr):
+    """Weights in the rows' type.
+
+    On a GPU, from e4m3 to bfloat16, two at a time: bits go to their places, and 2^120 corrects the
+    exponent. The hardware's conversion has a rate below the memory's. NaN becomes 480.
+    """
+    if PDL and tile.dtype == tl.float8e4nv and dtype == tl.bfloat16:
+        widened = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 bits, signs, power;
+            prmt.b32 bits, $1, 0, 0x1404;
+            and.b32 signs, bits, 0x80008000;
+            shr.u32 bits, bits, 4;
+            lop3.b32 bits, bits, 0x07f007f0, signs, 0xea;
+            mov.b32 power, 0x7b807b80;
+            mul.bf16x2 $0, bits, power;
+            }""",
+            "=r,r",
+            [tile],
+            dtype=tl.bfloat16,
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        widened = tile.to(dtype)
+    return widened
+
+
+@triton.jit
+def _added(total, tile, columns, block_scale, SCALED: tl.constexpr, PDL: tl.constexpr):
+    """`total` plus the product of weights in one block and the rows' columns."""
+    tile = _as(tile, columns.dtype, PDL)
+    if SCALED == "blocks":
+        tl.static_assert(tile.shape[1] <= 128)
+        total += tl.dot(tile, columns, input_precision="ieee") * tl.load(block_scale)
+    else:
+        total = tl.dot(tile, columns, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
 def _few_rows(
-    rows, weight, bias, out, out_features, in_features, count, stride,
-    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr, PDL: tl.constexpr,
-    AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
+    rows, weight, scales, bias, out, out_features, in_features, count, stride,
+    SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    PDL: tl.constexpr, AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -189,8 +249,13 @@ def _few_rows(
     first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
-    total = tl.zeros((OUTPUTS, ROWS), tl.float32) + added[:, None]
-    up_total = tl.zeros((OUTPUTS, ROWS), tl.float32) + up_added[:, None]
+    scale = _loaded(scales + outputs, inside, SCALED == "outputs")
+    up_scale = _loaded(scales + out_features + outputs, inside, SCALED == "outputs" and GATED)
+    blocks = tl.cdiv(in_features, 128)
+    block = scales + tl.program_id(0) * OUTPUTS // 128 * blocks
+    up_block = block + out_features // 128 * blocks
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    up_total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     if PDL:
         if AHEAD:
             _fetch_ahead(weight, outputs, out_features, in_features, AHEAD)
@@ -207,12 +272,16 @@ def _few_rows(
         )  # fmt: skip
         mask = inside[:, None] & known[None, :]
         tile = tl.load(first + start, mask=mask, other=0.0)
-        total = tl.dot(tile, columns, total, input_precision="ieee")
+        total = _added(total, tile, columns, block + start // 128, SCALED, PDL)
         if GATED:
             tile = tl.load(first + half + start, mask=mask, other=0.0)
-            up_total = tl.dot(tile, columns, up_total, input_precision="ieee")
+            up_total = _added(up_total, tile, columns, up_block + start // 128, SCALED, PDL)
+    if SCALED == "outputs":
+        total *= scale[:, None]
+        up_total *= up_scale[:, None]
+    total += added[:, None]
     if GATED:
-        total = activated(total, GATE) * up_total
+        total = activated(total, GATE) * (up_total + up_added[:, None])
     target = out + which[None, :].to(tl.int64) * out_features + outputs[:, None]
     mask = inside[:, None] & present[None, :]
     if RESIDUAL:

@@ -1,0 +1,106 @@
+"""Rows in FP8 (e4m3) for a product whose weight is in FP8, with what comes before the product.
+
+A number is its e4m3 value times its scale. Rows are first rounded as the kernels in `rowwise` round
+them: the product's inputs do not depend on what is fused.
+"""
+
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from workers.kernels.dependent_launch import pdl, wait_for_previous
+from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.rowwise import activated
+
+GROUP = 128
+"""Inputs that share a scale, in a weight's blocks and in the rows that such a weight multiplies."""
+
+
+class QuantizedRows(NamedTuple):
+    """`values` [N, D] in e4m3, and their scales in float32: [N, 1], or [N, ceil(D / 128)] with the
+    rows adjacent in memory, as cuBLAS reads them."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+
+def quantize(
+    rows: torch.Tensor,
+    *,
+    norm: tuple[torch.Tensor, float] | None = None,
+    gate: FusedActivation | None = None,
+    scale: torch.Tensor | None = None,
+    grouped: bool = False,
+    bound: float | None = None,
+) -> QuantizedRows:
+    """[N, D] in e4m3 with a scale a row, a scale for each 128 numbers of a row if `grouped`, or the
+    static `scale` [], beyond which numbers saturate. NaN stays NaN.
+
+    `norm` is an RMSNorm's weight [D] and epsilon, applied first. With a `gate`, rows are [N, 2 D]:
+    gate(first half) * second half. A number counts no more than `bound` for a scale.
+    """
+    count, size = rows.shape[0], rows.shape[1] // (1 if gate is None else 2)
+    values = torch.empty((count, size), dtype=torch.float8_e4m3fn, device=rows.device)
+    block = 1 << (max(size, GROUP) - 1).bit_length()
+    group = GROUP if grouped else block
+    scales = rows.new_empty((-(-size // group), count), dtype=torch.float32).t()
+    weight, eps = norm or (rows, 0.0)
+    _quantize[(count,)](
+        rows,
+        weight,
+        weight if scale is None else scale,
+        values,
+        scales,
+        rows.stride(0),
+        count,
+        eps,
+        math.inf if bound is None else bound,
+        NORM=norm is not None,
+        GATE=gate or "",
+        STATIC=scale is not None,
+        GROUP=group,
+        SIZE=size,
+        BLOCK=block,
+        num_warps=min(max(block // 512, 1), 16),
+        **pdl(rows),
+    )
+    return QuantizedRows(values, scales if grouped else scales.view(count, 1))
+
+
+@triton.jit(do_not_specialize=["count", "bound"])
+def _quantize(
+    rows, weight, given, values, scales, stride, count, eps, bound,
+    NORM: tl.constexpr, GATE: tl.constexpr, STATIC: tl.constexpr, GROUP: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    if NORM:
+        factors = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    wait_for_previous(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    source = rows + row * stride + columns
+    numbers = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    if GATE != "":
+        numbers = activated(numbers, GATE)
+        numbers *= tl.load(source + SIZE, mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        numbers *= tl.rsqrt(tl.sum(numbers * numbers, axis=0) / SIZE + eps) * factors
+    groups = numbers.to(rows.dtype.element_ty).to(tl.float32).reshape(BLOCK // GROUP, GROUP)
+    if STATIC:
+        scale = tl.zeros((BLOCK // GROUP,), tl.float32) + tl.load(given)
+    else:
+        # Zeros need a scale too, any but zero.
+        largest = tl.maximum(tl.max(tl.abs(groups), axis=1), 1e-10)
+        scale = tl.minimum(largest, bound) / 448.0
+    group = tl.arange(0, BLOCK // GROUP)
+    tl.store(scales + group * count + row, scale, mask=group * GROUP < SIZE)
+    nan: tl.constexpr = tl.PropagateNan.ALL
+    scaled = tl.maximum(groups / scale[:, None], -448.0, propagate_nan=nan)
+    scaled = tl.minimum(scaled, 448.0, propagate_nan=nan).reshape(BLOCK)
+    tl.store(values + row * SIZE + columns, scaled.to(values.dtype.element_ty), mask=inside)
