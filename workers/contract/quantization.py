@@ -13,7 +13,7 @@ QuantizationMethod = Literal["fp8"]
 BLOCK = 128
 """Rows and inputs of a block of weights with one scale, and inputs of a block of activations."""
 
-FP8_DEVICES: frozenset[str] = frozenset()
+FP8_DEVICES = frozenset({"cuda"})
 """Devices with products that read weights in FP8. For others they are dequantised as they are
 loaded."""
 

@@ -4,16 +4,17 @@ Members of a fused product keep their own scales: those of whole tensors become 
 and no weight is rounded again.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
 from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import BLOCK, Quantization, WeightScales
+from workers.kernels.linear.fused import Fp8Weight
+from workers.layers.activations import FUSED
 from workers.layers.dense_method import DenseProduct
 from workers.layers.layer import Placement
-from workers.layers.linear_method import LinearShape
+from workers.layers.linear_method import LinearShape, Product
 
 FP8 = torch.float8_e4m3fn
 FP8_MOST = torch.finfo(FP8).max
@@ -21,29 +22,13 @@ _LEAST_SCALE = 1e-12
 """That of a row of zeros."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fp8Weight:
-    """A weight, and how the inputs of its product are to be quantised.
-
-    values       e4m3 [out, in]
-    scales       float32 [out], or of blocks [ceil(out / 128), ceil(in / 128)]
-    input_scale  float32 [], of all inputs; None for a scale of each token, or with blocks of each
-                 128 inputs of one
-    ub           bound on the largest number of a token from which its scale is computed
-    """
-
-    values: torch.Tensor
-    scales: torch.Tensor
-    input_scale: torch.Tensor | None = None
-    ub: float | None = None
-
-    def dequantised(self, dtype: torch.dtype) -> torch.Tensor:
-        """The weight [out, in] in another type, rounded once."""
-        scales, (rows, columns) = self.scales.unsqueeze(1), self.values.shape
-        if self.scales.dim() == 2:
-            whole = self.scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-            scales = whole[:rows, :columns]
-        return (self.values.float() * scales).to(dtype)
+def dequantised(weight: Fp8Weight, dtype: torch.dtype) -> torch.Tensor:
+    """The weight [out, in] in another type, rounded once."""
+    scales, (rows, columns) = weight.scales.unsqueeze(1), weight.values.shape
+    if weight.in_blocks:
+        whole = weight.scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+        scales = whole[:rows, :columns]
+    return (weight.values.float() * scales).to(dtype)
 
 
 def quantised(weight: torch.Tensor) -> Fp8Weight:
@@ -108,6 +93,19 @@ class Fp8Method:
         largest = self._input_scales.amax() if static else None
         return Fp8Weight(self._weight, scales, largest, self._quantization.most_amax)
 
-    def pack(self) -> DenseProduct:
-        weight = self.weight().dequantised(self._placement.dtype)
-        return DenseProduct(weight, self._bias, self._placement.kernels, self._shape.gate)
+    def pack(self) -> Product:
+        """Raises ModelConfigError where the GPU cannot multiply by the weight."""
+        weight, shape, placement = self.weight(), self._shape, self._placement
+        kernels, dtype, gate = placement.kernels, placement.dtype, shape.gate
+        if kernels is None:
+            return DenseProduct(dequantised(weight, dtype), self._bias, None, gate)
+        fused = None if gate is None else FUSED.get(gate)
+        obstacle = kernels.fp8_obstacle(weight, gated=fused is not None)
+        if gate is not None and fused is None:
+            obstacle = "its activation has no kernel"
+        if obstacle:
+            raise ModelConfigError(
+                f"{next(iter(shape.members))} is in FP8: {obstacle}; a CPU, or weights in 16 bits, "
+                "would do"
+            )
+        return kernels.fp8_product(weight, self._bias, fused, dtype)

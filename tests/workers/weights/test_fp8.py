@@ -32,7 +32,7 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import FROM_16_BITS, Quantization
 from workers.contract.share import shares_of
-from workers.layers.fp8_method import Fp8Method
+from workers.layers.fp8_method import Fp8Method, dequantised
 from workers.layers.layer import Placement
 from workers.layers.linear_method import LinearShape
 from workers.weights import loader
@@ -151,8 +151,8 @@ def test_members_keep_their_scales(weights: Any, members: dict[str, int]) -> Non
         own = fp8_layer(quantization, {name: rows})
         for part, tensor in own.weights().items():
             tensor.copy_(filled[part])
-        alone.append(own.weight().dequantised(torch.float32))
-    assert torch.equal(whole.dequantised(torch.float32), torch.cat(alone))
+        alone.append(dequantised(own.weight(), torch.float32))
+    assert torch.equal(dequantised(whole, torch.float32), torch.cat(alone))
     scales = torch.cat([filled[f"{name}.weight_scale"].flatten() for name in members])
     assert len(scales.unique()) == len(scales) >= 2
     if activations == "tensor":

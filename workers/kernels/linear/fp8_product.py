@@ -1,8 +1,8 @@
 """A linear layer's product by a weight in FP8.
 
-Few rows are multiplied as they are: reading the weight bounds their time. More are quantised, in
-the kernel that norms them, and multiplied on FP8 tensor cores by the fastest of cuBLAS and the own
-kernel's tiles, measured once for each shape at the numbers of rows in `FP8_MEASURED_ROWS`.
+Rows are quantised, in the kernel that norms them. Reading the weight bounds the time of few; more
+are multiplied by the fastest of cuBLAS and the own kernel's tiles, measured once for each shape at
+the numbers of rows in `FP8_MEASURED_ROWS`.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -17,24 +17,36 @@ from torch.nn.functional import ScalingType
 
 from workers.device.choices import Choices
 from workers.device.timing import Stopwatch
-from workers.device.tuning import FP8_MEASURED_ROWS, FP8_SKINNY_MAX_ROWS, FP8_TILES, GatedTile
+from workers.device.tuning import (
+    FP8_BLOCKS_TILE,
+    FP8_MEASURED_ROWS,
+    FP8_SKINNY_MAX_ROWS,
+    FP8_TILES,
+    GatedTile,
+)
 from workers.kernels.linear import skinny_linear
 from workers.kernels.linear.fused import Fp8Weight, FusedActivation, Normed
 from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows, quantize
 from workers.kernels.linear.rowwise import activation_mul
 from workers.kernels.linear.scaled_product import scaled_linear
 
+_ADA, _HOPPER = (8, 9), (9, 0)
+
 _logger = logging.getLogger(__name__)
 
 
-def can_multiply(weight: Fp8Weight, *, gated: bool = False) -> bool:
-    """Whether `Fp8Product` can multiply by `weight` on its GPU: an Ada's or later, for blocks a
-    Hopper's. Sizes are multiples of 16, and where blocks are `gated`, each half is whole blocks."""
-    (out_features, in_features), blocks = weight.values.shape, weight.scales.dim() == 2
+def obstacle(weight: Fp8Weight, *, gated: bool) -> str | None:
+    """Why `Fp8Product` cannot multiply by `weight` on its GPU. None if it can."""
+    out_features, in_features = weight.values.shape
     capability = torch.cuda.get_device_capability(weight.values.device)
-    able = capability[0] == 9 if blocks else capability >= (8, 9)
-    whole = 16 if not gated else 2 * GROUP if blocks else 32
-    return able and in_features % 16 == 0 and out_features % whole == 0
+    if capability < _ADA:
+        return "this GPU has no products in FP8, an Ada (L4, L40S) or a Hopper (H100, H200) has"
+    if weight.in_blocks and capability[0] != _HOPPER[0]:
+        return "weights in FP8 with scales of blocks need a Hopper (H100, H200)"
+    whole = 2 * GROUP if gated and weight.in_blocks else 32 if gated else 16
+    if in_features % 16 or out_features % whole:
+        return f"{in_features} inputs and {out_features} outputs are no multiples of 16 and {whole}"
+    return None
 
 
 class Fp8Product:
@@ -52,10 +64,10 @@ class Fp8Product:
         seconds."""
         self._weight, self._bias = weight, bias
         self._gate: FusedActivation | None = gate
-        values, scales = weight.values, weight.scales
-        layer, device = (values.shape, scales.shape, gate, dtype), values.device
-        measure, kind = partial(_ways, *layer, device), list[GatedTile | None]
-        self._tiles = choices.get("FP8 product", kind, measure, device, *layer)
+        layer = weight.values.shape, weight.scales.shape, gate, dtype
+        device, kind = weight.values.device, list[list[GatedTile | None]]
+        measure = partial(_ways, *layer, device)
+        self._ways = choices.get("FP8 product", kind, measure, device, *layer)
 
     def __call__(self, rows: torch.Tensor, norm: Normed | None = None) -> torch.Tensor:
         return self._product(rows, norm, None)
@@ -67,26 +79,35 @@ class Fp8Product:
     def _product(
         self, rows: torch.Tensor, norm: Normed | None, residual: torch.Tensor | None
     ) -> torch.Tensor:
-        weight, parameters = self._weight, None if norm is None else norm.parameters
-        if len(rows) <= FP8_SKINNY_MAX_ROWS:
-            return skinny_linear.linear(
-                rows,
-                weight.values,
-                scales=weight.scales,
-                bias=self._bias,
-                norm=parameters,
-                residual=residual,
-                gate=self._gate,
-            )
+        weight = self._weight
         quantized = quantize(
             rows,
-            norm=parameters,
+            norm=None if norm is None else norm.parameters,
             scale=weight.input_scale,
-            grouped=weight.scales.dim() == 2,
-            bound=weight.ub,
+            grouped=weight.in_blocks,
+            most_amax=weight.most_amax,
         )
-        tile = self._tiles[min(bisect_left(FP8_MEASURED_ROWS, len(rows)), len(self._tiles) - 1)]
-        return multiply(quantized, weight, tile, rows.dtype, self._bias, self._gate, residual)
+        around = rows.dtype, self._bias, self._gate, residual
+        if len(rows) <= FP8_SKINNY_MAX_ROWS:
+            return multiply_few(quantized, weight, *around)
+        ways = self._ways[residual is not None]
+        index = min(bisect_left(FP8_MEASURED_ROWS, len(rows)), len(ways) - 1)
+        return multiply(quantized, weight, ways[index], *around)
+
+
+def multiply_few(
+    rows: QuantizedRows,
+    weight: Fp8Weight,
+    dtype: torch.dtype,
+    bias: torch.Tensor | None = None,
+    gate: FusedActivation | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The product as fast as the weight can be read."""
+    scales = skinny_linear.Scales(rows.scales, weight.scales, dtype)
+    return skinny_linear.linear(
+        rows.values, weight.values, bias=bias, residual=residual, gate=gate, scales=scales
+    )
 
 
 def multiply(
@@ -103,13 +124,12 @@ def multiply(
         return scaled_linear(
             rows, weight.values, weight.scales, tile, dtype, bias=bias, gate=gate, residual=residual
         )
-    blocks = weight.scales.dim() == 2
-    kind = ScalingType.BlockWise1x128 if blocks else ScalingType.RowWise
+    blocks, kind = weight.in_blocks, ScalingType.RowWise
     product = F.scaled_mm(
         rows.values,
         weight.values.t(),
         rows.scales,
-        kind,
+        ScalingType.BlockWise1x128 if blocks else kind,
         weight.scales.t() if blocks else weight.scales[None],
         ScalingType.BlockWise128x128 if blocks else kind,
         bias=bias,
@@ -128,34 +148,35 @@ def _ways(
     dtype: torch.dtype,
     device: torch.device,
     watch: Stopwatch,
-) -> list[GatedTile | None]:
-    """The fastest way for each of `FP8_MEASURED_ROWS`: a tile, or None for cuBLAS. The numbers are
-    random: the bits that change decide a processor's power, and so its speed."""
+) -> list[list[GatedTile | None]]:
+    """The fastest way for each of `FP8_MEASURED_ROWS`, a tile, or None for cuBLAS: of the product,
+    and without a gate also of adding it to a residual. The numbers are random: the bits that change
+    decide a processor's power, and so its speed."""
     values = torch.randn(shape, dtype=dtype, device=device).to(torch.float8_e4m3fn)
     weight = Fp8Weight(values, torch.ones(scales, device=device))
     candidates = _candidates(weight, gate)
-    ways: list[GatedTile | None] = []
+    ways: list[list[GatedTile | None]] = [[], []]
     for count in FP8_MEASURED_ROWS:
         rows = torch.randn(count, shape[1], dtype=dtype, device=device)
-        quantized = quantize(rows, grouped=len(scales) == 2)
-        seconds = {
-            tile: watch.seconds(partial(multiply, quantized, weight, tile, dtype, gate=gate))
-            for tile in candidates
-        }
-        ways.append(min(seconds, key=lambda tile: seconds[tile]))
+        quantized = quantize(rows, grouped=weight.in_blocks)
+        residuals = [None] if gate else [None, rows.new_zeros(count, shape[0])]
+        for chosen, residual in zip(ways, residuals, strict=False):
+            run = partial(multiply, quantized, weight, dtype=dtype, gate=gate, residual=residual)
+            seconds = [watch.seconds(partial(run, tile=tile)) for tile in candidates]
+            chosen.append(candidates[seconds.index(min(seconds))])
     _logger.info(
         "FP8 product, %d to %d features: own kernel for %d of %d numbers of tokens",
-        *(shape[1], shape[0], sum(tile is not None for tile in ways), len(ways)),
+        *(shape[1], shape[0], sum(tile is not None for tile in ways[0]), len(ways[0])),
     )
     return ways
 
 
 def _candidates(weight: Fp8Weight, gate: FusedActivation | None) -> list[GatedTile | None]:
     """The ways that a GPU has to this product."""
-    blocks, device = weight.scales.dim() == 2, weight.values.device
-    tiles: list[GatedTile | None] = []
-    if torch.cuda.get_device_capability(device)[0] == 9:
-        halves = 1 if gate is None else 2
-        tiles += [tile._replace(outputs=tile.outputs // halves) for tile in FP8_TILES]
-    # cuBLAS pads a column of scales of blocks to four, which no checkpoint does.
-    return tiles if blocks and weight.scales.shape[1] % 4 else [None, *tiles]
+    if weight.in_blocks:
+        # cuBLAS pads a column of scales of blocks to four, which no checkpoint does.
+        return [FP8_BLOCKS_TILE if weight.scales.shape[1] % 4 else None]
+    if torch.cuda.get_device_capability(weight.values.device)[0] != _HOPPER[0]:
+        return [None]
+    halves = 1 if gate is None else 2
+    return [None, *(tile._replace(outputs=tile.outputs // halves) for tile in FP8_TILES)]

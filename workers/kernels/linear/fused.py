@@ -31,20 +31,24 @@ class Fp8Weight(NamedTuple):
     scales       float32: [out], or [ceil(out / 128), ceil(in / 128)] of blocks
     input_scale  float32 [], static. Without one each row has a scale of its own, and where the
                  weight has blocks, each 128 inputs of a row
-    ub           what a number of a row counts at most for its scale (fbgemm)
+    most_amax    what a number of a row counts at most for its scale
     """
 
     values: torch.Tensor
     scales: torch.Tensor
     input_scale: torch.Tensor | None = None
-    ub: float | None = None
+    most_amax: float | None = None
+
+    @property
+    def in_blocks(self) -> bool:
+        return self.scales.dim() == 2
 
 
 class FusedKernels:
     """Functions of rows [N, size], of one dtype, which import Triton.
 
     gated_product  by the fastest implementation, one of the `choices`
-    fp8_product    likewise, by a weight in FP8 that `can_multiply_fp8`
+    fp8_product    likewise, by a weight in FP8 for which there is no `fp8_obstacle`
     prefers        whether `skinny_linear` beats the library's product for a number of rows, with or
                    without a norm before it
     """
@@ -61,7 +65,7 @@ class FusedKernels:
         self.rms_norm, self.layer_norm = rowwise.rms_norm, rowwise.layer_norm
         self.gated_product = partial(gated_product.GatedProduct, choices=choices)
         self.fp8_product = partial(fp8_product.Fp8Product, choices=choices)
-        self.can_multiply_fp8 = fp8_product.can_multiply
+        self.fp8_obstacle = fp8_product.obstacle
         self.prefers, self.skinny_linear = skinny_linear.prefers, skinny_linear.linear
 
 

@@ -14,8 +14,6 @@ import triton
 import triton.language as tl
 
 from workers.kernels.dependent_launch import pdl, wait_for_previous
-from workers.kernels.linear.fused import FusedActivation
-from workers.kernels.linear.rowwise import activated
 
 GROUP = 128
 """Inputs that share a scale, in a weight's blocks and in the rows that such a weight multiplies."""
@@ -33,18 +31,16 @@ def quantize(
     rows: torch.Tensor,
     *,
     norm: tuple[torch.Tensor, float] | None = None,
-    gate: FusedActivation | None = None,
     scale: torch.Tensor | None = None,
     grouped: bool = False,
-    bound: float | None = None,
+    most_amax: float | None = None,
 ) -> QuantizedRows:
     """[N, D] in e4m3 with a scale a row, a scale for each 128 numbers of a row if `grouped`, or the
     static `scale` [], beyond which numbers saturate. NaN stays NaN.
 
-    `norm` is an RMSNorm's weight [D] and epsilon, applied first. With a `gate`, rows are [N, 2 D]:
-    gate(first half) * second half. A number counts no more than `bound` for a scale.
+    `norm` is an RMSNorm's weight [D] and epsilon, applied first. A number counts at most `most_amax` for a scale.
     """
-    count, size = rows.shape[0], rows.shape[1] // (1 if gate is None else 2)
+    count, size = rows.shape
     values = torch.empty((count, size), dtype=torch.float8_e4m3fn, device=rows.device)
     block = 1 << (max(size, GROUP) - 1).bit_length()
     group = GROUP if grouped else block
@@ -59,9 +55,8 @@ def quantize(
         rows.stride(0),
         count,
         eps,
-        math.inf if bound is None else bound,
+        math.inf if most_amax is None else most_amax,
         NORM=norm is not None,
-        GATE=gate or "",
         STATIC=scale is not None,
         GROUP=group,
         SIZE=size,
@@ -75,7 +70,7 @@ def quantize(
 @triton.jit(do_not_specialize=["count", "bound"])
 def _quantize(
     rows, weight, given, values, scales, stride, count, eps, bound,
-    NORM: tl.constexpr, GATE: tl.constexpr, STATIC: tl.constexpr, GROUP: tl.constexpr,
+    NORM: tl.constexpr, STATIC: tl.constexpr, GROUP: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     columns = tl.arange(0, BLOCK)
@@ -84,11 +79,7 @@ def _quantize(
         factors = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     wait_for_previous(PDL)
     row = tl.program_id(0).to(tl.int64)
-    source = rows + row * stride + columns
-    numbers = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-    if GATE != "":
-        numbers = activated(numbers, GATE)
-        numbers *= tl.load(source + SIZE, mask=inside, other=0.0).to(tl.float32)
+    numbers = tl.load(rows + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
     if NORM:
         numbers *= tl.rsqrt(tl.sum(numbers * numbers, axis=0) / SIZE + eps) * factors
     groups = numbers.to(rows.dtype.element_ty).to(tl.float32).reshape(BLOCK // GROUP, GROUP)

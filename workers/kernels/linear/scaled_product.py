@@ -31,7 +31,6 @@ def scaled_linear(
     bias: torch.Tensor | None = None,
     gate: FusedActivation | None = None,
     residual: torch.Tensor | None = None,
-    reduce: bool = False,
 ) -> torch.Tensor:
     """[N, in] -> [N, out] in `dtype`, plus `residual` [N, out], which is overwritten with the
     result and returned. With a `gate`: gate(first half) * second half, [N, out / 2].
@@ -50,8 +49,8 @@ def scaled_linear(
         TensorDescriptor.from_tensor(halves, box),
         TensorDescriptor.from_tensor(out, [tile.rows, tile.outputs]),
     ]
-    arguments += [out, rows.scales, scales, scales if bias is None else bias]
-    options = {"BIAS": bias is not None, "RESIDUAL": residual is not None, "REDUCE": reduce}
+    arguments += [rows.scales, scales, scales if bias is None else bias]
+    options = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
     options |= {"GROUP": GROUP if scales.dim() == 2 else 0, "GATE": gate or "", "PARTS": parts}
     options |= {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "INPUTS": tile.inputs}
     options |= {"BAND": tile.band, "num_warps": tile.warps, "num_stages": tile.stages}
@@ -63,10 +62,10 @@ def scaled_linear(
 
 @triton.jit(do_not_specialize=["count", "programs"])
 def _scaled_linear(
-    rows, weight, out, residual, row_scales, scales, bias, count, out_features, in_features,
-    programs, GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    rows, weight, out, row_scales, scales, bias, count, out_features, in_features, programs,
+    GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
     PARTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
-    BAND: tl.constexpr, REDUCE: tl.constexpr, PDL: tl.constexpr,
+    BAND: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     wait_for_previous(PDL)
     row_tiles = tl.cdiv(count, ROWS)
@@ -106,12 +105,7 @@ def _scaled_linear(
         if GATE != "":
             gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()
             total = activated(gate, GATE) * up
-        if RESIDUAL and not REDUCE:
-            columns = output + tl.arange(0, OUTPUTS)
-            mask = (here < count)[:, None] & (columns < out_features)[None, :]
-            source = residual + here.to(tl.int64)[:, None] * out_features + columns[None, :]
-            total += tl.load(source, mask=mask, other=0.0).to(tl.float32)
-        if RESIDUAL and REDUCE:
+        if RESIDUAL:
             # The copy engine adds: no tile of the residual takes room in shared memory.
             out.atomic_add([row, output], total.to(out.dtype))
         else:

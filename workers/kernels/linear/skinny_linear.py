@@ -7,6 +7,8 @@ while the kernel before still runs: a gap of some 3 us, a tenth of a small layer
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -19,6 +21,19 @@ from workers.kernels.linear.fused import FusedActivation
 from workers.kernels.linear.rowwise import activated, rms_norm
 
 
+class Scales(NamedTuple):
+    """The scales of `QuantizedRows` and of an `Fp8Weight`, and the type of the product."""
+
+    rows: torch.Tensor
+    weight: torch.Tensor
+    dtype: torch.dtype
+
+    @property
+    def kind(self) -> str:
+        """What of the weight has a scale: "rows", or "blocks" of it."""
+        return "rows" if self.weight.dim() == 1 else "blocks"
+
+
 def prefers(rows: int, *, normed: bool) -> bool:
     """Whether `linear` beats cuBLAS and separate kernels."""
     return rows <= (tuning.SKINNY_MAX_NORMED_ROWS if normed else tuning.SKINNY_MAX_ROWS)
@@ -28,43 +43,52 @@ def linear(
     rows: torch.Tensor,
     weight: torch.Tensor,
     *,
-    scales: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     norm: tuple[torch.Tensor, float] | None = None,
     residual: torch.Tensor | None = None,
     gate: FusedActivation | None = None,
+    scales: Scales | None = None,
     tile: SkinnyTile | None = None,
 ) -> torch.Tensor:
     """[N, in] -> [N, out]: `norm(rows) @ weight.T + bias`, plus `residual` [N, out], which is
     overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon. With
     a `gate`: gate(first half) * second half of the outputs, [N, out / 2].
 
-    A weight in FP8 has `scales` as `Fp8Weight` has them, and is multiplied in the rows' type.
+    Rows and a weight in FP8 have `scales`, and are not normed here.
     """
     count, in_features = rows.shape
     out_features = weight.shape[0] if gate is None else weight.shape[0] // 2
-    scaled = "" if scales is None else "outputs" if scales.dim() == 1 else "blocks"
-    tile = tile or _tile(rows, out_features, scaled, gated=gate is not None)
+    tile = tile or _tile(rows, out_features, scales, gated=gate is not None)
     if norm is not None and count > 1:
         # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
-    out = residual if residual is not None else rows.new_empty(count, out_features)
-    arguments: list[object] = [rows, weight, weight if scales is None else scales]
-    arguments += [weight if bias is None else bias, out, out_features, in_features]
+    dtype = rows.dtype if scales is None else scales.dtype
+    out = residual
+    if out is None:
+        out = rows.new_empty(count, out_features, dtype=dtype)
+    arguments: list[object] = [rows, weight, weight if bias is None else bias, out]
+    arguments += [out_features, in_features]
     options: dict[str, object] = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
-    options |= {"SCALED": scaled, "GATE": gate or ""}
-    options |= {"OUTPUTS": tile.outputs, "INPUTS": tile.inputs}
-    if count == 1:
+    if count == 1 and scales is None:
         kernel = _one_row
         arguments += norm or (weight, 0.0)
         options["NORM"] = norm is not None
     else:
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
+        arguments += [weight, weight] if scales is None else [scales.rows, scales.weight]
+        options["SCALED"] = "" if scales is None else scales.kind
         options["ROWS"] = max(16, triton.next_power_of_2(count))
         options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
     kernel[(triton.cdiv(out_features, tile.outputs),)](
-        *arguments, **options, num_warps=tile.warps, num_stages=tile.stages, **pdl(rows)
+        *arguments,
+        **options,
+        GATE=gate or "",
+        OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **pdl(rows),
     )
     return out
 
@@ -74,11 +98,15 @@ def _prefetched(tile: SkinnyTile, row_bytes: int) -> int:
     return tile.ahead if tile.ahead <= row_bytes and row_bytes % 16 == 0 else 0
 
 
-def _tile(rows: torch.Tensor, out_features: int, scaled: str, *, gated: bool) -> SkinnyTile:
+def _tile(
+    rows: torch.Tensor, out_features: int, scales: Scales | None, *, gated: bool
+) -> SkinnyTile:
+    if scales is not None and scales.kind == "blocks":
+        return tuning.SKINNY_FP8_BLOCKS
+    if scales is not None:
+        return tuning.SKINNY_FP8_GATED if gated else tuning.SKINNY_FP8
     if len(rows) == 1:
         return _one_row_tile(rows.shape[1], out_features, gated=gated)
-    if scaled:
-        return tuning.SKINNY_FP8_GATED if gated else tuning.SKINNY_FP8
     if rows.itemsize > 2:
         return tuning.SKINNY_FLOAT32
     few = len(rows) <= 16
@@ -102,9 +130,9 @@ def _one_row_tile(in_features: int, out_features: int, *, gated: bool) -> Skinny
 
 @triton.jit
 def _one_row(
-    rows, weight, scales, bias, out, out_features, in_features, norm_weight, eps,
-    NORM: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    GATE: tl.constexpr, PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    rows, weight, bias, out, out_features, in_features, norm_weight, eps,
+    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    PDL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -117,11 +145,6 @@ def _one_row(
     up_tile = tl.load(second, mask=mask, other=0.0) if GATED else tile
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
-    scale = _loaded(scales + outputs, inside, SCALED == "outputs")
-    up_scale = _loaded(scales + out_features + outputs, inside, SCALED == "outputs" and GATED)
-    blocks = tl.cdiv(in_features, 128)
-    block = scales + tl.program_id(0) * OUTPUTS // 128 * blocks
-    up_block = block + out_features // 128 * blocks
     wait_for_previous(PDL)
     total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
     up_total = tl.zeros((OUTPUTS, INPUTS), tl.float32)
@@ -132,10 +155,9 @@ def _one_row(
         if NORM:
             squares += row * row
             row *= tl.load(norm_weight + here, mask=here < in_features, other=0.0).to(tl.float32)
-        total += tile.to(tl.float32) * _in_blocks(row, block, here, in_features, SCALED)[None, :]
+        total += tile.to(tl.float32) * row[None, :]
         if GATED:
-            up_row = _in_blocks(row, up_block, here, in_features, SCALED)
-            up_total += up_tile.to(tl.float32) * up_row[None, :]
+            up_total += up_tile.to(tl.float32) * row[None, :]
         mask = inside[:, None] & (here[None, :] + INPUTS < in_features)
         tile = tl.load(first + start + INPUTS, mask=mask, other=0.0)
         if GATED:
@@ -143,12 +165,9 @@ def _one_row(
     result = tl.sum(total, axis=1)
     up = tl.sum(up_total, axis=1)
     if NORM:
-        inverse = tl.rsqrt(tl.sum(squares) / in_features + eps)
-        result *= inverse
-        up *= inverse
-    if SCALED == "outputs":
+        scale = tl.rsqrt(tl.sum(squares) / in_features + eps)
         result *= scale
-        up *= up_scale
+        up *= scale
     result += added
     if GATED:
         result = activated(result, GATE) * (up + up_added)
@@ -159,16 +178,8 @@ def _one_row(
 
 
 @triton.jit
-def _in_blocks(row, scales, here, in_features, SCALED: tl.constexpr):
-    """A row's inputs `here` times the scales of their blocks, if the weight has these."""
-    if SCALED == "blocks":
-        row *= tl.load(scales + here // 128, mask=here < in_features, other=0.0)
-    return row
-
-
-@triton.jit
 def _loaded(values, mask, PRESENT: tl.constexpr):
-    """A bias or scales in float32, before the rows arrive. 0 without them."""
+    """A bias in float32, before the rows arrive. 0 without one."""
     if PRESENT:
         loaded = tl.load(values, mask=mask, other=0.0).to(tl.float32)
     else:
@@ -193,41 +204,12 @@ def _fetch_ahead(weight, outputs, out_features, in_features, BYTES: tl.constexpr
 
 
 @triton.jit
-def _as(tile, dtype: tl.constexpr, PDL: tl.constexpr):
-    """Weights in the rows' type.
-
-    On a GPU, from e4m3 to bfloat16, two at a time: bits go to their places, and 2^120 corrects the
-    exponent. The hardware's conversion has a rate below the memory's. NaN becomes 480.
-    """
-    if PDL and tile.dtype == tl.float8e4nv and dtype == tl.bfloat16:
-        widened = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 bits, signs, power;
-            prmt.b32 bits, $1, 0, 0x1404;
-            and.b32 signs, bits, 0x80008000;
-            shr.u32 bits, bits, 4;
-            lop3.b32 bits, bits, 0x07f007f0, signs, 0xea;
-            mov.b32 power, 0x7b807b80;
-            mul.bf16x2 $0, bits, power;
-            }""",
-            "=r,r",
-            [tile],
-            dtype=tl.bfloat16,
-            is_pure=True,
-            pack=2,
-        )
-    else:
-        widened = tile.to(dtype)
-    return widened
-
-
-@triton.jit
-def _added(total, tile, columns, block_scale, SCALED: tl.constexpr, PDL: tl.constexpr):
-    """`total` plus the product of weights in one block and the rows' columns."""
-    tile = _as(tile, columns.dtype, PDL)
+def _added(total, tile, columns, block, of_rows, present, SCALED: tl.constexpr):
+    """`total` plus the product of weights, of one `block` if that has a scale, and columns."""
     if SCALED == "blocks":
-        tl.static_assert(tile.shape[1] <= 128)
-        total += tl.dot(tile, columns, input_precision="ieee") * tl.load(block_scale)
+        tl.static_assert(tile.shape[1] == 128)
+        scale = tl.load(block) * tl.load(of_rows, mask=present, other=0.0)[None, :]
+        total += tl.dot(tile, columns) * scale
     else:
         total = tl.dot(tile, columns, total, input_precision="ieee")
     return total
@@ -235,7 +217,7 @@ def _added(total, tile, columns, block_scale, SCALED: tl.constexpr, PDL: tl.cons
 
 @triton.jit
 def _few_rows(
-    rows, weight, scales, bias, out, out_features, in_features, count, stride,
+    rows, weight, bias, out, out_features, in_features, count, stride, row_scales, scales,
     SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
     PDL: tl.constexpr, AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -249,8 +231,8 @@ def _few_rows(
     first = weight + outputs.to(tl.int64)[:, None] * in_features + inputs[None, :]
     added = _loaded(bias + outputs, inside, BIAS)
     up_added = _loaded(bias + out_features + outputs, inside, BIAS and GATED)
-    scale = _loaded(scales + outputs, inside, SCALED == "outputs")
-    up_scale = _loaded(scales + out_features + outputs, inside, SCALED == "outputs" and GATED)
+    scale = _loaded(scales + outputs, inside, SCALED == "rows")
+    up_scale = _loaded(scales + out_features + outputs, inside, SCALED == "rows" and GATED)
     blocks = tl.cdiv(in_features, 128)
     block = scales + tl.program_id(0) * OUTPUTS // 128 * blocks
     up_block = block + out_features // 128 * blocks
@@ -272,13 +254,16 @@ def _few_rows(
         )  # fmt: skip
         mask = inside[:, None] & known[None, :]
         tile = tl.load(first + start, mask=mask, other=0.0)
-        total = _added(total, tile, columns, block + start // 128, SCALED, PDL)
+        of_rows = row_scales + start // 128 * count + which
+        total = _added(total, tile, columns, block + start // 128, of_rows, present, SCALED)
         if GATED:
             tile = tl.load(first + half + start, mask=mask, other=0.0)
-            up_total = _added(up_total, tile, columns, up_block + start // 128, SCALED, PDL)
-    if SCALED == "outputs":
-        total *= scale[:, None]
-        up_total *= up_scale[:, None]
+            here_up = up_block + start // 128
+            up_total = _added(up_total, tile, columns, here_up, of_rows, present, SCALED)
+    if SCALED == "rows":
+        of_rows = tl.load(row_scales + which, mask=present, other=0.0)[None, :]
+        total *= scale[:, None] * of_rows
+        up_total *= up_scale[:, None] * of_rows
     total += added[:, None]
     if GATED:
         total = activated(total, GATE) * (up_total + up_added[:, None])

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.workers.kernels.cases import drawn
 from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows, quantize
-from workers.kernels.linear.rowwise import activation_mul, rms_norm
+from workers.kernels.linear.rowwise import rms_norm
 
 E4M3 = torch.float8_e4m3fn
 EPS = 1e-5
@@ -51,19 +51,15 @@ def test_scales_of_rows_and_groups(
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_what_comes_before_is_rounded_as_its_own_kernel_rounds(
+def test_a_norm_before_rounds_as_its_own_kernel_does(
     device: torch.device, dtype: torch.dtype, grouped: bool
 ) -> None:
     rows = drawn(5, 272, dtype=dtype, device=device)
     norm = drawn(272, dtype=dtype, device=device), EPS
-    normed, gated = rms_norm(rows, *norm), activation_mul(rows, "silu")
-    for got, before in (
-        (quantize(rows, norm=norm, grouped=grouped), normed),
-        (quantize(rows, gate="silu", grouped=grouped), gated),
-    ):
-        want = quantize(before, grouped=grouped)
-        torch.testing.assert_close(got.scales, want.scales, rtol=2**-7, atol=0)
-        check(got, before.float(), grouped=grouped)
+    normed, got = rms_norm(rows, *norm), quantize(rows, norm=norm, grouped=grouped)
+    want = quantize(normed, grouped=grouped)
+    torch.testing.assert_close(got.scales, want.scales, rtol=2**-7, atol=0)
+    check(got, normed.float(), grouped=grouped)
 
 
 def test_a_static_scale_saturates(device: torch.device) -> None:
@@ -79,7 +75,7 @@ def test_a_static_scale_saturates(device: torch.device) -> None:
 def test_a_bound_limits_a_scale(device: torch.device) -> None:
     rows = drawn(3, 64, dtype=torch.bfloat16, device=device).clamp(-2, 2)
     rows[1, 5] = 100
-    got = quantize(rows, bound=7.0)
+    got = quantize(rows, most_amax=7.0)
     assert got.scales[1].item() == pytest.approx(7 / 448)
     assert got.values[1, 5].item() == 448
     check(got, rows.float())

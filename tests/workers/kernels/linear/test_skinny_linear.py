@@ -1,13 +1,10 @@
 """Products of few rows, with what is fused around them, against torch in float32."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.workers.kernels.cases import cases, drawn
-from tests.workers.kernels.linear.fp8_weights import Scaled, dequantized, fp8_weight
 from workers.contract.model_config import ActivationName
 from workers.device.tuning import SkinnyTile
 from workers.kernels.linear.fused import Norm
@@ -68,30 +65,6 @@ def test_a_product_with_what_surrounds_it(
     ):
         assert got.dtype == dtype
         assert (got.float() - want).abs().max() < TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("scaled", ["outputs", "blocks"])
-@pytest.mark.parametrize("count", [1, 17])
-def test_a_weight_in_fp8(device: torch.device, count: int, scaled: Scaled) -> None:
-    rows = drawn(count, 272, dtype=torch.float16, device=device)
-    weight, bias = (
-        fp8_weight(512, 272, scaled, device),
-        drawn(512, dtype=torch.float16, device=device),
-    )
-    norm = Norm(drawn(272, dtype=torch.float16, device=device), EPS)
-    residual = drawn(count, 512, dtype=torch.float16, device=device)
-    normed = F.rms_norm(rows.float(), (272,), norm.weight.float(), EPS)
-    wide = dequantized(weight)
-    product = F.linear(normed, wide, bias.float())
-    gate, up = product.chunk(2, dim=-1)
-    given: dict[str, Any] = {"scales": weight.scales, "bias": bias}
-    summed = residual.float() + F.linear(rows.float(), wide, bias.float())
-    for got, want in (
-        (linear(rows, weight.values, norm=norm, **given), product),
-        (linear(rows, weight.values, norm=norm, gate="silu", **given), F.silu(gate) * up),
-        (linear(rows, weight.values, residual=residual, **given), summed),
-    ):
-        assert (got.float() - want).abs().max() < TOLERANCE[torch.float16]
 
 
 @pytest.mark.parametrize("outputs", [1, 32])  # a reranker has one
