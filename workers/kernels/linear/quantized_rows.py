@@ -38,7 +38,8 @@ def quantize(
     """[N, D] in e4m3 with a scale a row, a scale for each 128 numbers of a row if `grouped`, or the
     static `scale` [], beyond which numbers saturate. NaN stays NaN.
 
-    `norm` is an RMSNorm's weight [D] and epsilon, applied first. A number counts at most `most_amax` for a scale.
+    `norm` is an RMSNorm's weight [D] and epsilon, applied first. A number counts at most
+    `most_amax` for a scale.
     """
     count, size = rows.shape
     values = torch.empty((count, size), dtype=torch.float8_e4m3fn, device=rows.device)
