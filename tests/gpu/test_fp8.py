@@ -55,11 +55,13 @@ def weight_of(scaled: Scaled, *, static: bool = False) -> Fp8Weight:
     return weight._replace(input_scale=torch.tensor(1 / 64, device=DEVICE) if static else None)
 
 
-def multiplied(rows: torch.Tensor, weight: Fp8Weight) -> torch.Tensor:
+def multiplied(rows: torch.Tensor, weight: Fp8Weight, norm: RMSNorm | None = None) -> torch.Tensor:
     """What `rows` become, in float32."""
     from workers.kernels.linear.quantized_rows import quantize
 
-    inputs = quantize(rows, scale=weight.input_scale, grouped=weight.in_blocks)
+    parameters = None if norm is None else norm.parameters
+    scale, grouped = weight.input_scale, weight.in_blocks
+    inputs = quantize(rows, norm=parameters, scale=scale, grouped=grouped)
     return F.linear(dequantized_rows(inputs), dequantized(weight))
 
 
@@ -72,7 +74,7 @@ def captured(run: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 def kernels_of(run: Callable[[], object]) -> str:
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         run()
         torch.cuda.synchronize()
     return " ".join(event.key for event in profiled.key_averages())
@@ -97,7 +99,7 @@ def test_products_captured_and_not(
     assert obstacle(weight, gated=gate is not None) is None
     product = Fp8Product(weight, None, gate, DTYPE, choices)
     rows = torch.randn(count, INPUTS, device=DEVICE).to(DTYPE)
-    want = multiplied(norm(rows), weight)
+    want = multiplied(rows, weight, norm)
     if gate:
         first, second = want.chunk(2, dim=1)
         want = F.silu(first) * second

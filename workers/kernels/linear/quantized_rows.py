@@ -19,12 +19,24 @@ GROUP = 128
 """Inputs that share a scale, in a weight's blocks and in the rows that such a weight multiplies."""
 
 
+_MULTIPLE = 16
+"""cuBLAS multiplies by blocks only if the rows are a multiple of some number: 1 and 17 are none."""
+
+
 class QuantizedRows(NamedTuple):
     """`values` [N, D] in e4m3, and their scales in float32: [N, 1], or [N, ceil(D / 128)] with the
     rows adjacent in memory, as cuBLAS reads them."""
 
     values: torch.Tensor
     scales: torch.Tensor
+
+    def padded(self) -> "QuantizedRows":
+        """Rows with scales of groups, and others behind them: a multiple of 16 in all."""
+        (_, size), stored = self.values.shape, self.scales.stride(1)
+        values = self.values.as_strided((stored, size), (size, 1))
+        return QuantizedRows(
+            values, self.scales.as_strided((stored, -(-size // GROUP)), (1, stored))
+        )
 
 
 def quantize(
@@ -42,10 +54,11 @@ def quantize(
     `most_amax` for a scale.
     """
     count, size = rows.shape
-    values = torch.empty((count, size), dtype=torch.float8_e4m3fn, device=rows.device)
+    stored = count + -count % _MULTIPLE if grouped else count
+    values = torch.empty((stored, size), dtype=torch.float8_e4m3fn, device=rows.device)
     block = 1 << (max(size, GROUP) - 1).bit_length()
     group = GROUP if grouped else block
-    scales = rows.new_empty((-(-size // group), count), dtype=torch.float32).t()
+    scales = rows.new_empty((-(-size // group), stored), dtype=torch.float32).t()
     weight, eps = norm or (rows, 0.0)
     _quantize[(count,)](
         rows,
@@ -54,7 +67,7 @@ def quantize(
         values,
         scales,
         rows.stride(0),
-        count,
+        stored,
         eps,
         math.inf if most_amax is None else most_amax,
         NORM=norm is not None,
@@ -65,12 +78,14 @@ def quantize(
         num_warps=min(max(block // 512, 1), 16),
         **pdl(rows),
     )
-    return QuantizedRows(values, scales if grouped else scales.view(count, 1))
+    if not grouped:
+        return QuantizedRows(values, scales.view(count, 1))
+    return QuantizedRows(values[:count], scales[:count])
 
 
-@triton.jit(do_not_specialize=["count", "bound"])
+@triton.jit(do_not_specialize=["stored", "bound"])
 def _quantize(
-    rows, weight, given, values, scales, stride, count, eps, bound,
+    rows, weight, given, values, scales, stride, stored, eps, bound,
     NORM: tl.constexpr, STATIC: tl.constexpr, GROUP: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -91,7 +106,7 @@ def _quantize(
         largest = tl.maximum(tl.max(tl.abs(groups), axis=1), 1e-10)
         scale = tl.minimum(largest, bound) / 448.0
     group = tl.arange(0, BLOCK // GROUP)
-    tl.store(scales + group * count + row, scale, mask=group * GROUP < SIZE)
+    tl.store(scales + group * stored + row, scale, mask=group * GROUP < SIZE)
     nan: tl.constexpr = tl.PropagateNan.ALL
     scaled = tl.maximum(groups / scale[:, None], -448.0, propagate_nan=nan)
     scaled = tl.minimum(scaled, 448.0, propagate_nan=nan).reshape(BLOCK)

@@ -49,7 +49,7 @@ def scaled_linear(
         TensorDescriptor.from_tensor(halves, box),
         TensorDescriptor.from_tensor(out, [tile.rows, tile.outputs]),
     ]
-    arguments += [rows.scales, scales, scales if bias is None else bias]
+    arguments += [rows.scales, scales, scales if bias is None else bias, rows.scales.stride(1)]
     options = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
     options |= {"GROUP": GROUP if scales.dim() == 2 else 0, "GATE": gate or "", "PARTS": parts}
     options |= {"ROWS": tile.rows, "OUTPUTS": tile.outputs, "INPUTS": tile.inputs}
@@ -62,8 +62,8 @@ def scaled_linear(
 
 @triton.jit(do_not_specialize=["count", "programs"])
 def _scaled_linear(
-    rows, weight, out, row_scales, scales, bias, count, out_features, in_features, programs,
-    GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
+    rows, weight, out, row_scales, scales, bias, stride, count, out_features, in_features,
+    programs, GROUP: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
     PARTS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
     BAND: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -87,7 +87,8 @@ def _scaled_linear(
             if GROUP:
                 tl.static_assert(INPUTS == GROUP and OUTPUTS <= GROUP)
                 group = start // GROUP
-                row_scale = tl.load(row_scales + group * count + here, mask=here < count, other=0.0)
+                of_rows = row_scales + group * stride + here
+                row_scale = tl.load(of_rows, mask=here < count, other=0.0)
                 block = scales + output // GROUP * tl.cdiv(in_features, GROUP) + group
                 scale = tl.load(block)
                 part = tl.dot(rows.load([row, start]), tile_weight.T)

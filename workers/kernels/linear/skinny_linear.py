@@ -76,7 +76,11 @@ def linear(
     else:
         kernel = _few_rows
         arguments += [count, rows.stride(0)]
-        arguments += [weight, weight] if scales is None else [scales.rows, scales.weight]
+        arguments += (
+            [weight, weight, 0]
+            if scales is None
+            else [scales.rows, scales.weight, scales.rows.stride(1)]
+        )
         options["SCALED"] = "" if scales is None else scales.kind
         options["ROWS"] = max(16, triton.next_power_of_2(count))
         options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
@@ -218,9 +222,9 @@ def _added(total, tile, columns, block, of_rows, present, SCALED: tl.constexpr):
 @triton.jit
 def _few_rows(
     rows, weight, bias, out, out_features, in_features, count, stride, row_scales, scales,
-    SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GATE: tl.constexpr,
-    PDL: tl.constexpr, AHEAD: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
-    ROWS: tl.constexpr,
+    scales_stride, SCALED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    GATE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr, OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     GATED: tl.constexpr = GATE != ""
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -254,7 +258,7 @@ def _few_rows(
         )  # fmt: skip
         mask = inside[:, None] & known[None, :]
         tile = tl.load(first + start, mask=mask, other=0.0)
-        of_rows = row_scales + start // 128 * count + which
+        of_rows = row_scales + start // 128 * scales_stride + which
         total = _added(total, tile, columns, block + start // 128, of_rows, present, SCALED)
         if GATED:
             tile = tl.load(first + half + start, mask=mask, other=0.0)
