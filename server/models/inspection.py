@@ -284,6 +284,9 @@ class _Inspector:
         with self._refusing(SetupError):
             check_stages(self._source, model, options)
             execution = execution_config(self._source, model, task, options, "")
+        # As the dtype: of the GPUs that would serve it, which this machine may lack.
+        gpus = tuple(f"cuda:{stage}" for stage in range(execution.num_stages))
+        execution = msgspec.structs.replace(execution, devices=gpus)
         stages, token = _stages(execution, heads), kv_bytes_of_token(execution)
         length = execution.max_model_len
         return InspectedModel(
@@ -302,7 +305,7 @@ class _Inspector:
             attention=_layers_of_kinds(model),
             dtype=execution.dtype,
             checkpoint_dtype=model.checkpoint_dtype,
-            quantization=_quantization(execution, heads),
+            quantization=_quantization(execution.model, heads),
             parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
             parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
@@ -313,18 +316,15 @@ class _Inspector:
         )
 
 
-def _quantization(
-    execution: ExecutionConfig, heads: WeightHeads | None
-) -> InspectedQuantization | None:
-    own, folder = execution.model.quantization, Path(execution.model.path)
+def _quantization(model: ModelConfig, heads: WeightHeads | None) -> InspectedQuantization | None:
+    own, folder = model.quantization, Path(model.path)
     if own is None or not own.of_weights:
         return None
     files = find_weights(folder).files if heads else ()
-    dequantised = f"dequantised to {execution.dtype} as it is loaded"
     return InspectedQuantization(
         format=str(own),
         stored_bytes=sum(file.stat().st_size for file in files) or None,
-        runs_as="FP8" if execution.fp8_item_bytes == 1 else dequantised,
+        runs_as="FP8 on CUDA, dequantised to --dtype on a CPU",
     )
 
 

@@ -156,7 +156,10 @@ class ResultSender:
 
 class QueuedSender(ResultSender):
     """Sends results that a CUDA stream has yet to compute. A thread waits for each, so that the
-    launching thread never does. The device's errors end that thread, and so the process."""
+    launching thread never does. The device's errors end that thread, and so the process.
+
+    To be made once graphs are captured: the thread compares clocks, which a capture forbids.
+    """
 
     def __init__(self, engine: EngineLink, stage: int, tokens: TokenSender | None = None) -> None:
         super().__init__(engine, stage, tokens)

@@ -136,7 +136,6 @@ def _serve(
     with explained("warming up", remedy):
         runner.warm_up()
     phases.end("warm-up")
-    # Its thread for results compares clocks, which a stream that is being captured forbids.
     inbox = StepInbox(engine)
     stage = _stage(runner, links, engine, inbox, context)
     phases.log()

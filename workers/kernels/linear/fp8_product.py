@@ -87,27 +87,12 @@ class Fp8Product:
             grouped=weight.in_blocks,
             most_amax=weight.most_amax,
         )
-        around = rows.dtype, self._bias, self._gate, residual
+        around = {"bias": self._bias, "gate": self._gate, "residual": residual}
         if len(rows) <= FP8_SKINNY_MAX_ROWS:
-            return multiply_few(quantized, weight, *around)
+            return skinny_linear.fp8_linear(quantized, weight, rows.dtype, **around)
         ways = self._ways[residual is not None]
         index = min(bisect_left(FP8_MEASURED_ROWS, len(rows)), len(ways) - 1)
-        return multiply(quantized, weight, ways[index], *around)
-
-
-def multiply_few(
-    rows: QuantizedRows,
-    weight: Fp8Weight,
-    dtype: torch.dtype,
-    bias: torch.Tensor | None = None,
-    gate: FusedActivation | None = None,
-    residual: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The product as fast as the weight can be read."""
-    scales = skinny_linear.Scales(rows.scales, weight.scales, dtype)
-    return skinny_linear.linear(
-        rows.values, weight.values, bias=bias, residual=residual, gate=gate, scales=scales
-    )
+        return multiply(quantized, weight, ways[index], rows.dtype, **around)
 
 
 def multiply(

@@ -7,7 +7,7 @@ while the kernel before still runs: a gap of some 3 us, a tenth of a small layer
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -17,21 +17,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from workers.device import tuning
 from workers.device.tuning import SkinnyTile
 from workers.kernels.dependent_launch import pdl, wait_for_previous
-from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.fused import Fp8Weight, FusedActivation
+from workers.kernels.linear.quantized_rows import QuantizedRows
 from workers.kernels.linear.rowwise import activated, rms_norm
-
-
-class Scales(NamedTuple):
-    """The scales of `QuantizedRows` and of an `Fp8Weight`, and the type of the product."""
-
-    rows: torch.Tensor
-    weight: torch.Tensor
-    dtype: torch.dtype
-
-    @property
-    def kind(self) -> str:
-        """What of the weight has a scale: "rows", or "blocks" of it."""
-        return "rows" if self.weight.dim() == 1 else "blocks"
 
 
 def prefers(rows: int, *, normed: bool) -> bool:
@@ -47,46 +35,89 @@ def linear(
     norm: tuple[torch.Tensor, float] | None = None,
     residual: torch.Tensor | None = None,
     gate: FusedActivation | None = None,
-    scales: Scales | None = None,
     tile: SkinnyTile | None = None,
 ) -> torch.Tensor:
     """[N, in] -> [N, out]: `norm(rows) @ weight.T + bias`, plus `residual` [N, out], which is
     overwritten with the result and returned. `norm` is an RMSNorm's weight [in] and epsilon. With
     a `gate`: gate(first half) * second half of the outputs, [N, out / 2].
-
-    Rows and a weight in FP8 have `scales`, and are not normed here.
     """
-    count, in_features = rows.shape
+    count = len(rows)
     out_features = weight.shape[0] if gate is None else weight.shape[0] // 2
-    tile = tile or _tile(rows, out_features, scales, gated=gate is not None)
+    tile = tile or _tile(rows, out_features, gated=gate is not None)
     if norm is not None and count > 1:
         # Once instead of in every program; meanwhile the programs of the product fetch weights.
         rows, norm = rms_norm(rows, *norm), None
-    dtype = rows.dtype if scales is None else scales.dtype
+    out = residual if residual is not None else rows.new_empty(count, out_features)
+    around = bias, out, tile, gate, residual is not None
+    if count > 1:
+        return _launch_few(rows, weight, None, *around)
+    one_row: list[object] = [*(norm or (weight, 0.0))]
+    return _launch(_one_row, rows, weight, *around, one_row, NORM=norm is not None)
+
+
+def fp8_linear(
+    rows: QuantizedRows,
+    weight: Fp8Weight,
+    dtype: torch.dtype,
+    *,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    gate: FusedActivation | None = None,
+) -> torch.Tensor:
+    """As `linear`, of rows and a weight that are in FP8, [N, out] in `dtype`."""
+    out_features = len(weight.values) if gate is None else len(weight.values) // 2
     out = residual
     if out is None:
-        out = rows.new_empty(count, out_features, dtype=dtype)
-    arguments: list[object] = [rows, weight, weight if bias is None else bias, out]
-    arguments += [out_features, in_features]
-    options: dict[str, object] = {"BIAS": bias is not None, "RESIDUAL": residual is not None}
-    if count == 1 and scales is None:
-        kernel = _one_row
-        arguments += norm or (weight, 0.0)
-        options["NORM"] = norm is not None
-    else:
-        kernel = _few_rows
-        arguments += [count, rows.stride(0)]
-        arguments += (
-            [weight, weight, 0]
-            if scales is None
-            else [scales.rows, scales.weight, scales.rows.stride(1)]
-        )
-        options["SCALED"] = "" if scales is None else scales.kind
-        options["ROWS"] = max(16, triton.next_power_of_2(count))
-        options["AHEAD"] = _prefetched(tile, in_features * weight.itemsize)
-    kernel[(triton.cdiv(out_features, tile.outputs),)](
+        out = rows.scales.new_empty(len(rows.values), out_features, dtype=dtype)
+    tile = tuning.SKINNY_FP8 if gate is None else tuning.SKINNY_FP8_GATED
+    if weight.in_blocks:
+        tile = tuning.SKINNY_FP8_BLOCKS
+    scales = rows.scales, weight.scales
+    around = bias, out, tile, gate, residual is not None
+    return _launch_few(rows.values, weight.values, scales, *around)
+
+
+def _launch_few(
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    scales: tuple[torch.Tensor, torch.Tensor] | None,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    tile: SkinnyTile,
+    gate: FusedActivation | None,
+    adds: bool,
+) -> torch.Tensor:
+    """`_few_rows`, with `scales` of the rows and of the weight if they are in FP8."""
+    of_rows, of_weight = scales or (weight, weight)
+    arguments: list[object] = [len(rows), rows.stride(0), of_rows, of_weight, of_rows.stride(1)]
+    return _launch(
+        _few_rows,
+        *(rows, weight, bias, out, tile, gate, adds, arguments),
+        SCALED="" if scales is None else "rows" if of_weight.dim() == 1 else "blocks",
+        ROWS=max(16, triton.next_power_of_2(len(rows))),
+        AHEAD=_prefetched(tile, rows.shape[1] * weight.itemsize),
+    )
+
+
+def _launch(
+    kernel: Any,
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    tile: SkinnyTile,
+    gate: FusedActivation | None,
+    adds: bool,
+    arguments: list[object],
+    **options: object,
+) -> torch.Tensor:
+    """A kernel with the arguments that both have, and its own; it `adds` to `out`."""
+    kernel[(triton.cdiv(out.shape[1], tile.outputs),)](
+        *(rows, weight, weight if bias is None else bias, out, out.shape[1], rows.shape[1]),
         *arguments,
         **options,
+        BIAS=bias is not None,
+        RESIDUAL=adds,
         GATE=gate or "",
         OUTPUTS=tile.outputs,
         INPUTS=tile.inputs,
@@ -102,13 +133,7 @@ def _prefetched(tile: SkinnyTile, row_bytes: int) -> int:
     return tile.ahead if tile.ahead <= row_bytes and row_bytes % 16 == 0 else 0
 
 
-def _tile(
-    rows: torch.Tensor, out_features: int, scales: Scales | None, *, gated: bool
-) -> SkinnyTile:
-    if scales is not None and scales.kind == "blocks":
-        return tuning.SKINNY_FP8_BLOCKS
-    if scales is not None:
-        return tuning.SKINNY_FP8_GATED if gated else tuning.SKINNY_FP8
+def _tile(rows: torch.Tensor, out_features: int, *, gated: bool) -> SkinnyTile:
     if len(rows) == 1:
         return _one_row_tile(rows.shape[1], out_features, gated=gated)
     if rows.itemsize > 2:
