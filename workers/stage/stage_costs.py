@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from workers.attention.base import AttentionBackend
-from workers.attention.kv_cache import kv_block_bytes
 from workers.attention.stage_attention import StepAttention
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
@@ -77,7 +76,7 @@ def _measured(
     loaded = LoadedModel(_made_up_model(execution, placement), 0, 0.0)
     if execution.model.has_kv_cache:
         measure = _decoder_seconds
-        block_bytes = kv_block_bytes(execution.model, 1, execution.block_size, placement.dtype)
+        block_bytes = execution.block_size * execution.kv_token_bytes
     else:
         measure = _encoder_seconds
     decode, prompts = measure(worker, loaded, backends, watch)
@@ -133,7 +132,7 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
     all would take seconds."""
     for tensor in tensors:
         flat = tensor.view(-1)
-        numbers = 0.02 * torch.randn((1 << 16) + 1, dtype=tensor.dtype, device=tensor.device)
+        numbers = (0.02 * torch.randn((1 << 16) + 1, device=tensor.device)).to(tensor.dtype)
         whole = len(flat) // len(numbers) * len(numbers)
         flat[:whole].view(-1, len(numbers)).copy_(numbers)
         flat[whole:].copy_(numbers[: len(flat) - whole])

@@ -34,6 +34,7 @@ class FlashAttention4Backend(TritonBackend):
     capabilities = replace(
         TritonBackend.capabilities,
         position_bias=False,
+        fp8_cache=False,
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=range(16, 257, 16),
         compute_majors=(9, 10, 11),
