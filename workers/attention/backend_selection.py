@@ -174,7 +174,8 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
     yield "no position bias", able.position_bias or kind.position_bias is None
     yield f"not for device {device!r}", device in able.devices
     yield f"not for {needs.dtype}", needs.dtype in able.dtypes
-    yield "no FP8 KV cache (kv_cache_dtype)", able.fp8_cache or not needs.fp8_cache
+    cached = "an FP8 KV cache" if needs.fp8_cache else "a KV cache of the model's dtype"
+    yield f"not for {cached} (kv_cache_dtype)", needs.fp8_cache in able.fp8_cache
     size, sizes = needs.head_dim, able.head_dims
     yield f"head size {size} is not supported", sizes is None or size in sizes
     pages = f"block size {needs.block_size} is no multiple of {able.page_multiple}"

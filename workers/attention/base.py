@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from workers.attention.fp8_numbers import dequantized, packed, quantized, unpacked
+from workers.attention.fp8_numbers import FP8, dequantized, packed, quantized, unpacked
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
@@ -29,7 +29,7 @@ class Capabilities:
                        chunks, and maximum lengths. Nothing is written for a decode row without
                        context.
     prefix_groups      prefixes that rows share are attended once, where that pays
-    fp8_cache          keys and values can be cached in FP8
+    fp8_cache          whether caches that are read are in FP8: never, always, or either way
     requires           a distribution, and how to install it
     """
 
@@ -46,7 +46,7 @@ class Capabilities:
     page_multiple: int = 1
     chunks_graph_safe: bool = False
     prefix_groups: bool = False
-    fp8_cache: bool = False
+    fp8_cache: tuple[bool, ...] = (False,)
     compute_majors: tuple[int, ...] | None = None
     requires: tuple[str, str] | None = None
 
@@ -70,8 +70,7 @@ class AttentionNeeds:
         return self.kind.causal
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCache:
+class LayerCache(NamedTuple):
     """One layer's paged keys and values: [blocks, block_size, num_kv_heads, head_dim] each.
 
     In FP8 (see `fp8_numbers`) they have packed `scales`, int32[blocks, num_kv_heads, block_size]:
@@ -85,15 +84,12 @@ class LayerCache:
 
     def write(self, kv_indices: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write keys and values [T, Hkv, D] to `kv_indices` int64[T]."""
-        cached_keys, cached_values = self.keys.flatten(0, 1), self.values.flatten(0, 1)
-        if self.scales is None:
-            cached_keys.index_copy_(0, kv_indices, keys)
-            cached_values.index_copy_(0, kv_indices, values)
-            return
-        cached_keys[kv_indices], key_scales = quantized(keys)
-        cached_values[kv_indices], value_scales = quantized(values)
-        block, place = kv_indices // self.keys.shape[1], kv_indices % self.keys.shape[1]
-        self.scales[block, :, place] = packed(key_scales, value_scales)
+        if self.scales is not None:
+            (keys, key_scales), (values, value_scales) = quantized(keys), quantized(values)
+            block, place = kv_indices // self.keys.shape[1], kv_indices % self.keys.shape[1]
+            self.scales[block, :, place] = packed(key_scales, value_scales)
+        for cached, new in ((self.keys, keys), (self.values, values)):
+            _indexable(cached).flatten(0, 1).index_copy_(0, kv_indices, _indexable(new))
 
     def read(
         self, kv_indices: torch.Tensor, dtype: torch.dtype
@@ -110,8 +106,13 @@ class LayerCache:
 def _rows(cached: torch.Tensor, kv_indices: torch.Tensor) -> torch.Tensor:
     """[N, Hkv, D] of the cache, viewed as a matrix: index_select copies rows of one at once."""
     kv_heads, head_dim = cached.shape[2:]
-    rows = cached.view(-1, kv_heads * head_dim).index_select(0, kv_indices)
-    return rows.view(-1, kv_heads, head_dim)
+    rows = _indexable(cached).view(-1, kv_heads * head_dim).index_select(0, kv_indices)
+    return rows.view(cached.dtype).view(-1, kv_heads, head_dim)
+
+
+def _indexable(numbers: torch.Tensor) -> torch.Tensor:
+    """FP8 as bytes: torch cannot index it on every device."""
+    return numbers.view(torch.uint8) if numbers.dtype == FP8 else numbers
 
 
 class QKV(NamedTuple):

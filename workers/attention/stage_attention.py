@@ -104,8 +104,7 @@ class StepAttention:
 
             target = None
             if isinstance(step, PagedStep):
-                cache = stage.caches[layer]
-                target = KVTarget(step.kv_indices, cache.keys, cache.values, cache.scales)
+                target = KVTarget(step.kv_indices, *stage.caches[layer])
             out = qkv if out is None else out
             heads = stage.head_counts[0]
             rotate_and_cache(qkv, rotary.table, step.positions, heads, out, target, norm)

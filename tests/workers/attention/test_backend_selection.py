@@ -119,7 +119,7 @@ def test_a_backend_that_reads_no_fp8_is_refused(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     message = refused(name, **ON_GPU, fp8_cache=True)
     assert message.startswith(f"attention backend '{name}' cannot")
-    assert "no FP8 KV cache (kv_cache_dtype)" in message
+    assert "not for an FP8 KV cache (kv_cache_dtype)" in message
     assert message.endswith("these would do: triton, sdpa, naive")
 
 

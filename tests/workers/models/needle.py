@@ -9,6 +9,7 @@ length; the rest is spread over all other tokens.
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -38,7 +39,7 @@ def save_induction_llama(folder: Path, length: int) -> None:
         num_key_value_heads=1,
         head_dim=HEAD,
         max_position_embeddings=length + 2 * NEEDLES,
-        rope_theta=THETA,
+        rope_parameters={"rope_type": "default", "rope_theta": THETA},
         tie_word_embeddings=False,
     )
     model = LlamaForCausalLM(config)
@@ -51,7 +52,8 @@ def save_induction_llama(folder: Path, length: int) -> None:
         model.model.embed_tokens.weight[:, own] = embeddings
         model.model.embed_tokens.weight[:, -1] = 1
         model.lm_head.weight[:, found] = embeddings
-        first, second = (layer.self_attn for layer in model.model.layers)
+        layers: list[Any] = [*model.model.layers]
+        first, second = (layer.self_attn for layer in layers)
         # The score of a key d tokens before the query is the sum of cos((d - 1) * frequency).
         frequencies = THETA ** (-torch.arange(TURNING) / (HEAD // 2))
         first.k_proj.weight[:TURNING, -1] = 1

@@ -121,8 +121,9 @@ def differences(engine: Engine, alone: Texts) -> int:
 def test_every_text_is_that_of_one_stage(
     folder: Path, alone: Texts, kv_cache_dtype: str, stages: int, micro_batches: int, ahead: int
 ) -> None:
-    kept = {"backend": "naive", "kv_cache_dtype": kv_cache_dtype}
-    runner = DecoderRunner(Stages(folder, num_stages=stages, **kept))
+    runner = DecoderRunner(
+        Stages(folder, num_stages=stages, backend="naive", kv_cache_dtype=kv_cache_dtype)
+    )
     engine = engine_over(runner, folder, num_stages=stages, steps_ahead=ahead)
     scheduler = engine.core._scheduler
     assert isinstance(scheduler, DecoderScheduler)

@@ -65,13 +65,11 @@ def test_a_channel_that_is_100_times_the_others(tmp_path: Path) -> None:
 
 
 def save_heavy_tailed(model: LlamaForCausalLM, folder: Path) -> None:
-    size = model.config.hidden_size // model.config.num_attention_heads
+    size = LLAMA["hidden_size"] // LLAMA["num_attention_heads"]
+    factors = {"k_proj.weight": 100.0, "q_proj.weight": 0.01}
     with torch.no_grad():
-        for layer in model.model.layers:
-            for weight, factor in (
-                (layer.self_attn.k_proj.weight, 100.0),
-                (layer.self_attn.q_proj.weight, 0.01),
-            ):
+        for name, weight in model.named_parameters():
+            if factor := factors.get(".".join(name.split(".")[-2:])):
                 heads = weight.view(-1, size, weight.shape[1])
                 heads[:, [3, 3 + size // 2]] *= factor
     model.save_pretrained(folder)

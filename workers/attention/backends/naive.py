@@ -25,7 +25,7 @@ class NaiveBackend(AttentionBackend):
         softcap=True,
         position_bias=True,
         graph_safe=False,
-        fp8_cache=True,
+        fp8_cache=(False, True),
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )

@@ -108,7 +108,7 @@ class SdpaBackend(AttentionBackend):
         position_bias=True,
         graph_safe=False,
         prefix_groups=True,
-        fp8_cache=True,
+        fp8_cache=(False, True),
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )

@@ -82,7 +82,7 @@ class TritonBackend(AttentionBackend):
         graph_safe=True,
         chunks_graph_safe=True,
         prefix_groups=True,
-        fp8_cache=True,
+        fp8_cache=(False, True),
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),
     )
@@ -122,7 +122,7 @@ class TritonBackend(AttentionBackend):
         return PagedPlan(step, decode_rows, splits, prefixes, others)
 
     def write_kv(self, qkv: QKV, cache: LayerCache, kv_indices: torch.Tensor) -> None:
-        target = self._kv_cache.KVTarget(kv_indices, cache.keys, cache.values, cache.scales)
+        target = self._kv_cache.KVTarget(kv_indices, *cache)
         self._kv_cache.write_kv(qkv.keys, qkv.values, target)
 
     def attend_paged(

@@ -1,17 +1,22 @@
 """Attention over keys and values in FP8, and their writes: exact but for the rounding itself."""
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 from tests.workers.attention.reference import assert_attended, assert_solved, solution
+from tests.workers.attention.test_attention_libraries import flash_attn_fwd
 from tests.workers.attention_problems import Heads, Problem, attention_needs
 from tests.workers.kernels.attention.test_paged_decode import attend
 from tests.workers.kernels.attention.test_paged_prefill import attend as attend_chunks
 from tests.workers.kernels.attention.test_shared_prefix import computed
 from tests.workers.kernels.cases import cases, drawn
 from tests.workers.kernels.grouped_rows import Group, grouped
+from workers.attention.backends import flash_attn_fp8
+from workers.attention.backends.flash_attn_fp8 import FlashAttention4FP8Backend
 from workers.attention.backends.triton import TritonBackend
 from workers.attention.base import AttentionNeeds, LayerCache
 from workers.attention.fp8_numbers import FP8, dequantized, packed, quantized, unpacked
@@ -77,6 +82,30 @@ def test_shared_prefixes(device: torch.device) -> None:
     assert_solved(attend(problem, prefix=computed(problem, 2)), problem)
     problem = grouped(CHUNKS, needs(device))
     assert_solved(attend_chunks(problem, prefix=computed(problem, 2)), problem)
+
+
+@pytest.mark.parametrize("room", [1 << 16, 128, 112], ids=["wide", "just_enough", "too_small"])
+@pytest.mark.parametrize("page", [16, 24])
+def test_flash_attention_over_a_copy(
+    page: int, room: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks see copies of their blocks, and our own kernel where these are too many."""
+    library, calls = ModuleType("flash_attn.cute.interface"), list[torch.Tensor]()
+
+    def attend(*tensors: torch.Tensor, **options: Any) -> None:
+        calls.append(options["page_table"])
+        flash_attn_fwd(*tensors, **options)
+
+    vars(library)["_flash_attn_fwd"] = attend
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    monkeypatch.setattr(flash_attn_fp8, "FP8_SCRATCH_TOKENS", room * page // 16)
+    want = needs(device, block_size=page)
+    problem = Problem([(70, 1), (page - 1, 2), (3 * page, 3), (0, page), (9, 1)], want, unused=9.0)
+    assert_solved(problem.solve(FlashAttention4FP8Backend(want)), problem)
+    assert len(calls) == (room > 112)
+    for table in calls:
+        assert table.tolist()[0][:2] == [0, 1]
+        assert table.tolist()[1] == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("power", [-40, 20])
