@@ -185,7 +185,8 @@ def execution_config(
 
 
 def _kv_cache_dtype(asked: KVCacheDtype, dtype: Dtype) -> Literal["auto", "fp8_e4m3"]:
-    """Raises SetupError for another dtype than is computed with."""
+    """The configuration's value for a setting. Raises SetupError for another dtype than is
+    computed with."""
     if asked in ("fp8", "fp8_e4m3"):
         return "fp8_e4m3"
     if asked not in ("auto", dtype):

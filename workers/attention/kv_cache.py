@@ -39,8 +39,8 @@ class KVCache:
             shape = (num_layers, 1, num_blocks + 1, heads, block_size)
             scales = torch.zeros(shape, dtype=torch.int32, device=device)
             self._parts = [numbers.view(torch.uint8), scales]
-            both = zip(numbers, scales, strict=True)
-            self.layers = [LayerCache(*layer, scales=own[0]) for layer, own in both]
+            both = zip(self.layers, scales[:, 0], strict=True)
+            self.layers = [layer._replace(scales=own) for layer, own in both]
 
     def copy_blocks(self, copies: bytes) -> None:
         """Copy blocks in every layer, in this order: `DecodeStep.block_copies`."""

@@ -101,7 +101,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cache_dtype(self) -> CacheDtype:
-        """Of cached keys and values."""
+        """The dtype of cached keys and values."""
         without = self.kv_cache_dtype == "auto" or not self.model.has_kv_cache
         return self.dtype if without else "fp8_e4m3"
 

@@ -18,20 +18,24 @@ def copy_contexts(
     cache: LayerCache,
     blocks: torch.Tensor,
     context_lens: torch.Tensor,
+    query_starts: torch.Tensor,
     places: torch.Tensor,
     copies: torch.Tensor,
+    window: int | None,
 ) -> None:
-    """Copy the blocks in which the contexts of R rows are.
+    """Copy the blocks that hold what the queries of R rows, the last of their contexts, see.
 
     cache         in FP8
     blocks        int32[R, N], contiguous: the rows' blocks, of which the first hold a context
     context_lens  int32[R]
+    query_starts  int32[R + 1]
     places        int32[R, N], contiguous: where these blocks go in `copies`
     copies        [2, places, page, Hkv, D], contiguous, of keys and of values
     """
     page, kv_heads, head_dim = cache.keys.shape[1:]
     _copy[(kv_heads, *reversed(blocks.shape))](
-        *(*cache, blocks, context_lens, places, *copies),
+        *(*cache, blocks, context_lens, query_starts, places, *copies),
+        WINDOW=window or 0,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         PAGE=page,
@@ -42,15 +46,19 @@ def copy_contexts(
     )
 
 
-@triton.jit(do_not_specialize=["blocks", "context_lens", "places"])
+@triton.jit(do_not_specialize=["blocks", "context_lens", "query_starts", "places"])
 def _copy(
-    keys, values, scales, blocks, context_lens, places, key_copies, value_copies,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, TOKENS: tl.constexpr,
-    DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    keys, values, scales, blocks, context_lens, query_starts, places, key_copies, value_copies,
+    WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    TOKENS: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     wait_for_previous(PDL)
     kv_head, block, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    if block * PAGE >= tl.load(context_lens + row):
+    context, seen_from = tl.load(context_lens + row), 0
+    if WINDOW:
+        count = tl.load(query_starts + row + 1) - tl.load(query_starts + row)
+        seen_from = context - count - WINDOW + 1
+    if (block * PAGE >= context) | ((block + 1) * PAGE <= seen_from):
         return
     here = row * tl.num_programs(1) + block
     source, target = tl.load(blocks + here).to(tl.int64), tl.load(places + here).to(tl.int64)

@@ -85,9 +85,13 @@ def test_shared_prefixes(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("room", [1 << 16, 128, 112], ids=["wide", "just_enough", "too_small"])
-@pytest.mark.parametrize("page", [16, 24])
+@pytest.mark.parametrize(("page", "window"), [(16, None), (24, None), (16, 20)])
 def test_flash_attention_over_a_copy(
-    page: int, room: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    page: int,
+    window: int | None,
+    room: int,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Chunks see copies of their blocks, and our own kernel where these are too many."""
     library, calls = ModuleType("flash_attn.cute.interface"), list[torch.Tensor]()
@@ -99,7 +103,7 @@ def test_flash_attention_over_a_copy(
     vars(library)["_flash_attn_fwd"] = attend
     monkeypatch.setitem(sys.modules, library.__name__, library)
     monkeypatch.setattr(flash_attn_fp8, "FP8_SCRATCH_TOKENS", room * page // 16)
-    want = needs(device, block_size=page)
+    want = needs(device, block_size=page, window=window)
     problem = Problem([(70, 1), (page - 1, 2), (3 * page, 3), (0, page), (9, 1)], want, unused=9.0)
     assert_solved(problem.solve(FlashAttention4FP8Backend(want)), problem)
     assert len(calls) == (room > 112)
