@@ -32,13 +32,13 @@ class KVCache:
         self.num_blocks = num_blocks
         heads = config.num_kv_heads
         shape = (num_layers, 2, num_blocks + 1, block_size, heads, config.head_dim)
-        numbers = torch.zeros(shape, dtype=dtype, device=device)
-        self._parts = [numbers]
-        self.layers = [LayerCache(*layer) for layer in numbers]
+        stored = torch.uint8 if dtype == FP8 else dtype
+        self._parts = [torch.zeros(shape, dtype=stored, device=device)]
+        self.layers = [LayerCache(*layer) for layer in self._parts[0].view(dtype)]
         if dtype == FP8:
             shape = (num_layers, 1, num_blocks + 1, heads, block_size)
             scales = torch.zeros(shape, dtype=torch.int32, device=device)
-            self._parts = [numbers.view(torch.uint8), scales]
+            self._parts.append(scales)
             both = zip(self.layers, scales[:, 0], strict=True)
             self.layers = [layer._replace(scales=own) for layer, own in both]
 

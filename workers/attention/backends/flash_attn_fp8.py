@@ -61,6 +61,6 @@ class FlashAttention4FP8Backend(FlashAttention4Backend):
             super(FlashAttention4Backend, self)._attend_others(queries, cache, plan, out)
             return
         blocks, arguments = plan.others
-        rows = (arguments[key] for key in ("seqused_k", "cu_seqlens_q", "page_table"))
-        self._copy_contexts(cache, blocks, *rows, self._scratch, self._kind.window)
+        rows = blocks, arguments["seqused_k"], arguments["cu_seqlens_q"], arguments["page_table"]
+        self._copy_contexts(cache, *rows, self._scratch, self._kind.window)
         self._attend(queries, *self._scratch, causal=True, out=out, **arguments, **self._options)

@@ -6,7 +6,6 @@ import torch
 import triton
 import triton.language as tl
 
-from workers.attention.base import LayerCache
 from workers.kernels.attention.fp8 import load_scales
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 
@@ -15,7 +14,7 @@ _TOKENS = 32
 
 
 def copy_contexts(
-    cache: LayerCache,
+    cache: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
     blocks: torch.Tensor,
     context_lens: torch.Tensor,
     query_starts: torch.Tensor,
@@ -25,14 +24,15 @@ def copy_contexts(
 ) -> None:
     """Copy the blocks that hold what the queries of R rows, the last of their contexts, see.
 
-    cache         in FP8
+    cache         keys and values E4M3 [blocks, page, Hkv, D], contiguous, and their scales
+                  int32[blocks, Hkv, page] (`workers/attention/fp8_numbers.py`)
     blocks        int32[R, N], contiguous: the rows' blocks, of which the first hold a context
     context_lens  int32[R]
     query_starts  int32[R + 1]
     places        int32[R, N], contiguous: where these blocks go in `copies`
     copies        [2, places, page, Hkv, D], contiguous, of keys and of values
     """
-    page, kv_heads, head_dim = cache.keys.shape[1:]
+    page, kv_heads, head_dim = cache[0].shape[1:]
     _copy[(kv_heads, *reversed(blocks.shape))](
         *(*cache, blocks, context_lens, query_starts, places, *copies),
         WINDOW=window or 0,
