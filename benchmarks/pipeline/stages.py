@@ -14,11 +14,16 @@ from engine_core.schedulers.cost_model import Coefficients
 from server.models.stage_memory import weight_bytes
 from workers.contract.config import ExecutionConfig
 from workers.contract.share import PartCosts, StageCosts
+from workers.device.tuning import SKEWED_MIN_CONTEXT, SKEWED_MIN_ROWS, SKEWED_SHARE
 
 _DECODES = StepWork(64, contexts=64 * 256)
 _PROMPTS, _ENDS = StepWork(2048, attended=2048 * 256), StepWork(4)
 """The steps by whose times workers divide layers (`workers/stage/stage_costs.py`), and the
 tokens of the prompts that the last layer computes."""
+
+
+_OF_LAST_TOKENS = 0.9
+"""The part of a layer behind its queries, keys and values, in which the last layer spares most."""
 
 
 class Link(NamedTuple):
@@ -38,10 +43,13 @@ class Pipeline:
     link: Link
 
     def seconds(self, batch: DecodeBatch) -> list[float]:
-        """The step's time on each stage."""
-        work, each = batch.work, zip(self.times, self.layers, strict=True)
-        seconds = [times.layer(work) * layers for times, layers in each]
-        seconds[-1] += self.times[-1].head(sum(batch.samples))
+        """The step's time on each stage. The last layer computes little more than the rows that
+        sample (`workers/models/base.py`)."""
+        work, each, last = batch.work, zip(self.times, self.layers, strict=True), self.times[-1]
+        sampled, skewed = sum(batch.samples), _skewed_rows(batch)
+        seconds = [times.layer(work, skewed) * layers for times, layers in each]
+        spared = last.layer(StepWork(work.tokens)) - last.layer(StepWork(sampled))
+        seconds[-1] += last.head(sampled) - _OF_LAST_TOKENS * spared
         return seconds
 
     def coefficients(self) -> Coefficients:
@@ -62,6 +70,13 @@ class Pipeline:
     def way_back(self) -> float:
         """Seconds that a result of the last stage takes on the network to the first one's host."""
         return self.link.latency if self.hosts[0] != self.hosts[-1] else 0.0
+
+
+def _skewed_rows(batch: DecodeBatch) -> int:
+    """The decode rows whose contexts are split because of one that is far longer."""
+    rows, longest = batch.num_decodes, max(batch.starts[: batch.num_decodes], default=0)
+    fair = max(SKEWED_MIN_CONTEXT, batch.contexts // SKEWED_SHARE)
+    return rows if rows > SKEWED_MIN_ROWS and longest > fair else 0
 
 
 def divided(config: ExecutionConfig, times: Sequence[StepTimes]) -> ExecutionConfig:

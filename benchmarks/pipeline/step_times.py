@@ -26,6 +26,8 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers_ms        all layers without attention, by tokens of the step
     attended_ms      attention of prompts: for each pair of a token and one that it attends to
     context_ms       attention of decode rows: for each token of their contexts
+    skewed_row_ms    for each decode row of a step in which one context is so much longer than the
+                     others that all are split (`min_splits` of workers/attention/backends/triton)
     head_ms          LM head and sampling, by sampled rows
     hop_ms           from one stage's last kernel to the next one's first, with `hop_token_ms` for
                      each token
@@ -43,6 +45,7 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers_ms: list[tuple[float, float]]
     attended_ms: float
     context_ms: float
+    skewed_row_ms: float
     head_ms: list[tuple[float, float]]
     hop_ms: float
     hop_token_ms: float
@@ -52,9 +55,9 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core_step_ms: float
     core_row_ms: float
 
-    def layer(self, work: StepWork) -> float:
+    def layer(self, work: StepWork, skewed_rows: int = 0) -> float:
         """Seconds of one layer."""
-        layers = interpolated(self.layers_ms, work.tokens)
+        layers = interpolated(self.layers_ms, work.tokens) + self.skewed_row_ms * skewed_rows
         layers += self.attended_ms * work.attended + self.context_ms * work.contexts
         return layers / self.num_layers / 1e3
 

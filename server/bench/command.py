@@ -41,6 +41,7 @@ _OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {
     "all-prefill": workloads.PREFILL,
     "all-degrees": workloads.DEGREES,
     "all-sharing": workloads.SHARING,
+    "all-tensorrt": workloads.TENSORRT,
     "all-decisions": workloads.DECISIONS,
 }
 _HTTP_GROUPS = {

@@ -172,6 +172,25 @@ DEGREES = tuple(
 )
 """`b16` with groups of other sizes. In `degree-1` no two prompts share anything."""
 
+TENSORRT = tuple(
+    GenerationCase(
+        name=f"trt-{own}-{outputs}",
+        count=count,
+        own=own,
+        outputs=outputs,
+        headlines=("output_tokens_per_s",),
+    )
+    for own, outputs, count in (
+        (128, 128, 1024),
+        (128, 2048, 1024),
+        (1000, 1000, 1024),
+        (2048, 128, 1024),
+        (5000, 500, 512),
+        (20_000, 2000, 128),
+    )
+)
+"""The lengths of TensorRT-LLM's published table of throughputs."""
+
 SHARING: tuple[OfflineCase, ...] = (
     # BatchLLM (arXiv:2412.03594; vLLM RFC 12080 has its script) samples so, and lets outputs end by
     # themselves. How long those are is not published: here their lengths are exponential.

@@ -5,8 +5,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+COMPARE_EVERY_S = 1.0
+"""Seconds without an event after which `EventClock.compare` keeps the error by drift small."""
+
 _DRIFT = 3e-5
 """By how much the clocks of a device and of its host may drift apart, more than any do."""
+
+_COMPARISONS = 8
 
 
 class EventClock:
@@ -30,6 +35,11 @@ class EventClock:
         It waits for one after another, so that little is left to do after the last.
         """
         return [self._wait(event) for event in events]
+
+    def compare(self, record: Callable[[], torch.cuda.Event]) -> None:
+        """Wait for some events that are reached as soon as they are recorded, in an idle stream."""
+        for _ in range(_COMPARISONS):
+            self._wait(record())
 
     def _wait(self, event: torch.cuda.Event) -> float:
         event.synchronize()

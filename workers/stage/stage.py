@@ -17,7 +17,7 @@ from workers.contract.messages import (
     StepOutput,
     StepTimes,
 )
-from workers.device.event_clock import EventClock
+from workers.device.event_clock import COMPARE_EVERY_S, EventClock
 from workers.heads.base import HeadResult
 from workers.layers.linear import pad_rows
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender
@@ -172,11 +172,18 @@ class QueuedSender(ResultSender):
         self._queue.put((step, on_host, [*marks, recorded_event()]))
 
     def _run(self) -> NoReturn:
-        times = DeviceTimes(EventClock())
+        clock = EventClock()
+        times = DeviceTimes(clock)
         # A thread's current device is the first GPU, unless it says otherwise.
         torch.cuda.set_device(self._device)
-        while True:
-            step, result, events = self._queue.get()
-            of_step = times.wait(events)
-            report = self._report(step, result)
-            self._engine.send(msgspec.structs.replace(report, times=of_step))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            clock.compare(recorded_event)
+            while True:
+                try:
+                    step, result, events = self._queue.get(timeout=COMPARE_EVERY_S)
+                except queue.Empty:
+                    clock.compare(recorded_event)
+                    continue
+                of_step = times.wait(events)
+                report = self._report(step, result)
+                self._engine.send(msgspec.structs.replace(report, times=of_step))

@@ -132,11 +132,12 @@ def _serve(
     with explained("allocating the KV cache", remedy, needed):
         runner = _runner(config, loaded, backends, num_blocks, links)
     phases.end("KV cache")
-    inbox = StepInbox(engine)
-    stage = _stage(runner, links, engine, inbox, context)
     with explained("warming up", remedy):
         runner.warm_up()
     phases.end("warm-up")
+    # Its thread for results compares clocks, which a stream that is being captured forbids.
+    inbox = StepInbox(engine)
+    stage = _stage(runner, links, engine, inbox, context)
     phases.log()
     engine.send(WorkerReady(config.stage))
     _start_heartbeat(config, context, stage)

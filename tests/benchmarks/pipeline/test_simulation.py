@@ -101,10 +101,11 @@ def test_a_long_prompt_takes_hardly_longer_than_in_the_best_chunks(stages: int) 
 
 @pytest.mark.parametrize("stages", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_a_skewed_load_leaves_few_bubbles(stages: int) -> None:
-    """Half of the skewed load, over stages that are equal but for chance."""
+    """Half of the skewed load, over stages that are equal but for chance, and for the last layer,
+    which spares most of a prompt."""
     requests = load(CASES["skew"], 0.5)
     for jitter in (0.0, 0.02):
-        assert max(simulated(stages, requests, NO_HEAD, jitter=jitter).bubbles()) <= 0.05
+        assert max(simulated(stages, requests, NO_HEAD, jitter=jitter).bubbles()[:-1]) <= 0.05
     # With the LM head the last stage has more to do than the others; it hardly waits.
     assert simulated(stages, requests).bubbles()[-1] <= 0.05
 
@@ -114,7 +115,7 @@ def test_a_scheduler_that_starts_from_wrong_costs_learns_them() -> None:
     true = cost_model(4).coefficients
     wrong = CostModel(true._replace(token=10 * true.token, attended=true.attended / 100))
     run = simulated(4, load(CASES["skew"], 0.5), NO_HEAD, jitter=0.02, learner=wrong)
-    assert max(run.bubbles()) <= 0.06
+    assert max(run.bubbles()[:-1]) <= 0.06
     assert wrong.chunk_seconds(8000, 512) == pytest.approx(
         cost_model(4).chunk_seconds(8000, 512), rel=0.15
     )

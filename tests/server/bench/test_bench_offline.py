@@ -14,13 +14,22 @@ from engine_core.refusal import RefusalError
 from server import cli
 from server.bench.measurement import BenchError
 from server.bench.offline import OfflineRunner, offline_runner
-from server.bench.workloads import DECISIONS, DEGREES, GENERATION, PREFILL, SHARING
+from server.bench.workloads import (
+    DECISIONS,
+    DEGREES,
+    GENERATION,
+    PREFILL,
+    SHARING,
+    TENSORRT,
+)
 from server.daemon.run import StartError, running_engine
 from tests.server.bench.conftest import bench, cases_of, write_shape
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
 from tests.server.fake_engine import FakeEngine
 
-CASES = {case.name: case for case in (*GENERATION, *PREFILL, *DEGREES, *SHARING, *DECISIONS)}
+CASES = {
+    case.name: case for case in (*GENERATION, *PREFILL, *DEGREES, *SHARING, *TENSORRT, *DECISIONS)
+}
 STAGE_SHARES = ("busy", "waiting", "transfer", "idle")
 CLASSIFIER = BERT | {"architectures": ["BertForSequenceClassification"]}
 

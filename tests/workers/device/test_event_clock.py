@@ -74,3 +74,17 @@ def test_after_an_hour_without_steps_the_clocks_are_compared_anew() -> None:
     for at in (7e6, 7e6 + 3.6e9):
         (device_us,) = clock.wait([host.event(at, late_us=5.0)])
         assert device_us + clock.lead - at == pytest.approx(5, abs=1)
+
+
+def test_a_comparison_while_idle_needs_one_wake_up_in_time() -> None:
+    host = Host(drift=20e-6)
+    late = iter([400.0, 900.0, 6.0, *[300.0] * 100])
+    clock = EventClock(host.ns)
+
+    def recorded() -> torch.cuda.Event:
+        return host.event(host.us + 10.0, next(late))
+
+    host.us = 7e6
+    clock.compare(recorded)
+    (device_us,) = clock.wait([host.event(8e6, late_us=500.0)])
+    assert device_us + clock.lead - 8e6 == pytest.approx(0, abs=60)
