@@ -11,7 +11,7 @@ from engine_core.executor.partition import OTHER_BYTES, choose_layers
 from engine_core.loop.reports import StepWork
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients
-from server.models.stage_memory import kv_bytes_of_token, weight_bytes
+from server.models.stage_memory import weight_bytes
 from workers.contract.config import ExecutionConfig
 from workers.contract.share import PartCosts, StageCosts
 from workers.device.tuning import SKEWED_MIN_CONTEXT, SKEWED_MIN_ROWS, SKEWED_SHARE
@@ -84,7 +84,7 @@ def divided(config: ExecutionConfig, times: Sequence[StepTimes]) -> ExecutionCon
     workers measured these times. Raises ModelConfigError."""
     if config.stage_layers:
         return config
-    block = kv_bytes_of_token(config) * config.block_size
+    block = config.kv_token_bytes * config.block_size
     costs = [_costs(config, each, block) for each in times]
     return msgspec.structs.replace(config, stage_layers=choose_layers(config, costs))
 
@@ -107,7 +107,7 @@ def _head_of_prompts(times: StepTimes) -> float:
 
 def kv_tokens(config: ExecutionConfig) -> int:
     """Tokens for which the tightest stage has room, below 0 if its weights alone are too large."""
-    token, weights = kv_bytes_of_token(config), weight_bytes(config, None)
+    token, weights = config.kv_token_bytes, weight_bytes(config, None)
     return min(
         (share - weights[stage] - config.activation_bytes(stage) - OTHER_BYTES) // (layers * token)
         for stage, (share, layers) in enumerate(

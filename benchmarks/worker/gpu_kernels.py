@@ -50,7 +50,7 @@ def _drawn(*shape: int) -> torch.Tensor:
 
 def _rotations() -> Iterator[Compared]:
     # Imported here, because a machine without a GPU may have no Triton.
-    from workers.kernels.attention.kv_cache import rotate_and_cache  # noqa: PLC0415
+    from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache  # noqa: PLC0415
 
     for model, heads, kv_heads, size in (("Qwen3-8B", 32, 8, 128), ("Gemma-3-4B", 8, 4, 256)):
         table = torch.rand(8192, size, device=_CUDA)
@@ -60,7 +60,7 @@ def _rotations() -> Iterator[Compared]:
             indices = torch.arange(rows, device=_CUDA)
             keys, values = _drawn(2, -(-rows // 128), 128, kv_heads, size)
 
-            target = (indices, keys, values)
+            target = KVTarget(indices, keys, values)
             run = partial(rotate_and_cache, qkv, table, indices, heads, qkv, target)
             name = f"rotation with QK-norm, {model}, {rows} rows"
             yield Compared(name, partial(run, norm), run)

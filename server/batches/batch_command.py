@@ -37,7 +37,10 @@ from workers.contract.checkpoint.folder_files import TOKENIZER_BYTES, read_bytes
 from workers.contract.model_config import ModelConfig
 
 _SIGNAL_EXIT = 128
-_OF_RESULTS = ("names", "task", "max_model_len", "dtype", "quantization", "load_format", "rerank")
+_OF_RESULTS = (
+    *("names", "task", "max_model_len", "dtype", "quantization", "kv_cache_dtype"),
+    *("load_format", "rerank"),
+)
 _WEIGHTS = ("*.safetensors", "*.bin")
 _GPU, _FLOPS = "H200", 650e12
 """The measured rate of large bf16 products, on GPUs of this name."""

@@ -33,7 +33,7 @@ _GPU = "H200"
 _SETTINGS = (
     *("devices", "stage_layers", "steps_ahead", "transport", "dtype", "attention_backend"),
     *("max_model_len", "max_running", "max_step_tokens", "block_size", "kv_cache_bytes"),
-    "disable_cascade_attn",
+    *("disable_cascade_attn", "kv_cache_dtype"),
 )
 
 _OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {

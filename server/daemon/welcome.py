@@ -36,8 +36,9 @@ def describe(model: ServedModel) -> str:
     if execution.stage_layers:
         stages += f" with {','.join(map(str, execution.stage_layers))} layers"
     part = " (its language model: text only)" if execution.model.wrapped else ""
+    cache = " with keys and values in FP8" if execution.cache_dtype == "fp8_e4m3" else ""
     return (
-        f"{model.name}: {execution.model.architecture}{part}, {execution.dtype} on "
+        f"{model.name}: {execution.model.architecture}{part}, {execution.dtype}{cache} on "
         f"{devices}, {stages}, up to {execution.max_model_len:,} tokens"
     )
 

@@ -29,9 +29,10 @@ examples:
       a model of the Hugging Face hub, whose weights are not downloaded, for a program
 The exit code is 0 if `penstock serve` would take the model, otherwise 1.
 """
-_FLAGS = """
-    task pipeline_stages dtype quantization max_model_len ignore_config_keys
-""".split()
+_FLAGS = (
+    *("task", "pipeline_stages", "dtype", "quantization", "kv_cache_dtype", "max_model_len"),
+    "ignore_config_keys",
+)
 _ONE_LINE = sys.maxsize
 
 

@@ -31,7 +31,7 @@ from server.models.model_source import (
 )
 from server.models.program import ProgramError, run_program
 from server.models.slow_tokenizer import slow_files
-from server.models.stage_memory import kv_bytes_of_token, planned_layers, weight_bytes
+from server.models.stage_memory import planned_layers, weight_bytes
 from server.settings import defaults
 from server.templates.protocol import FormatSource, FoundFormat, NotRendered
 from server.templates.template_files import (
@@ -46,7 +46,7 @@ from workers.contract.checkpoint.architectures import TaskError, family_of, task
 from workers.contract.checkpoint.checkpoint_config import own_models, read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys
 from workers.contract.checkpoint.folder_files import find_file, find_weights, read_json
-from workers.contract.config import ITEM_BYTES, Dtype, ExecutionConfig, Task
+from workers.contract.config import ITEM_BYTES, CacheDtype, Dtype, ExecutionConfig, Task
 from workers.contract.model_config import AttentionKind, ModelConfig, ModelConfigError
 from workers.contract.reranking import UNKNOWN_TEMPLATE
 
@@ -82,11 +82,12 @@ class InspectedQuantization(msgspec.Struct, frozen=True, kw_only=True):
 class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that `config.json` describes, and what serving it would take.
 
-    It computes in `dtype`; config.json names `checkpoint_dtype`. `wrapped`: it is the language
-    model of a larger one. `parameters` by the shape are without norms and biases. `weight_bytes`
-    are of all stages, each copy of a tied embedding included. `kv_bytes` are the keys and values of
-    1,000 tokens (0 without a KV cache), `kv_bytes_full` those of a sequence of `max_model_len`,
-    `kv_bytes_unused` the part of these that a layer's window has left behind.
+    It computes in `dtype`, and caches keys and values in `kv_cache_dtype`; config.json names
+    `checkpoint_dtype`. `wrapped`: it is the language model of a larger one. `parameters` by the
+    shape are without norms and biases. `weight_bytes` are of all stages, each copy of a tied
+    embedding included. `kv_bytes` are the keys and values of 1,000 tokens (0 without a KV cache),
+    `kv_bytes_full` those of a sequence of `max_model_len`, `kv_bytes_unused` the part of these that
+    a layer's window has left behind.
     """
 
     architecture: str
@@ -103,6 +104,7 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     attention: tuple[LayersOfKind, ...]
     dtype: Dtype
+    kv_cache_dtype: CacheDtype
     checkpoint_dtype: str
     quantization: InspectedQuantization | None
     parameters: int
@@ -287,7 +289,7 @@ class _Inspector:
         # As the dtype: of the GPUs that would serve it, which this machine may lack.
         gpus = tuple(f"cuda:{stage}" for stage in range(execution.num_stages))
         execution = msgspec.structs.replace(execution, devices=gpus)
-        stages, token = _stages(execution, heads), kv_bytes_of_token(execution)
+        stages, token = _stages(execution, heads), execution.kv_token_bytes
         length = execution.max_model_len
         return InspectedModel(
             architecture=model.architecture,
@@ -304,6 +306,7 @@ class _Inspector:
             head_dim=model.head_dim,
             attention=_layers_of_kinds(model),
             dtype=execution.dtype,
+            kv_cache_dtype=execution.cache_dtype,
             checkpoint_dtype=model.checkpoint_dtype,
             quantization=_quantization(execution.model, heads),
             parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
@@ -360,7 +363,7 @@ def _left_behind(model: ModelConfig, length: int) -> int:
 
 def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:
     layers, weights = planned_layers(execution), weight_bytes(execution, heads)
-    token = kv_bytes_of_token(execution)
+    token = execution.kv_token_bytes
     return tuple(
         InspectedStage(
             first_layer=stop - count,

@@ -6,7 +6,7 @@ Defaults come from `server/settings/defaults.py`.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -33,7 +33,14 @@ from workers.contract.checkpoint.architectures import TaskError, family_of, task
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, each, stop
 from workers.contract.checkpoint.folder_files import converted, optional, read_config
-from workers.contract.config import AskedTask, ExecutionConfig, LoadFormat, Task
+from workers.contract.config import (
+    AskedTask,
+    Dtype,
+    ExecutionConfig,
+    KVCacheDtype,
+    LoadFormat,
+    Task,
+)
 from workers.contract.model_config import ModelConfig, ModelConfigError, UnsupportedKeyError
 from workers.contract.quantization import FROM_16_BITS, QuantizationMethod
 from workers.contract.reranking import RerankConfig, RerankTemplate, template_of_name
@@ -141,6 +148,9 @@ def execution_config(
     stages, cluster = options.pipeline_stages, options.cluster
     devices, nodes = place_stages(options.device, stages, cluster)
     on_cpu = devices[0] == "cpu"
+    dtype = options.dtype
+    if dtype == "auto":
+        dtype = defaults.dtype(model.checkpoint_dtype, on_cpu=on_cpu)
     return ExecutionConfig(
         max_model_len=options.max_model_len or model.max_model_len,
         max_running=options.max_running or defaults.max_running(stages, on_cpu=on_cpu),
@@ -155,17 +165,14 @@ def execution_config(
         stage_layers=options.stage_layers,
         steps_ahead=options.steps_ahead,
         transport=options.transport,
-        dtype=(
-            defaults.dtype(model.checkpoint_dtype, on_cpu=on_cpu)
-            if options.dtype == "auto"
-            else options.dtype
-        ),
+        dtype=dtype,
         load_format=options.load_format,
         attention_backend=options.attention_backend,
         disable_cascade_attn=options.disable_cascade_attn,
         threads=options.threads or _threads(nodes or (0,) * stages, _hosts(cluster), on_cpu=on_cpu),
         block_size=options.block_size
         or defaults.block_size(generates=task == "generate", on_cpu=on_cpu),
+        kv_cache_dtype=_kv_cache_dtype(options.kv_cache_dtype, model, dtype),
         kv_cache_bytes=options.kv_cache_memory or 0,
         memory_shares=(),
         worker_endpoint=cluster.worker_endpoint if cluster else f"ipc://{prefix}.workers",
@@ -186,6 +193,22 @@ def _quantised(name: str, model: ModelConfig, method: QuantizationMethod | None)
         reason = f"the weights of {name} are quantised already ({model.quantization.method})"
         raise SetupError("quantization", reason)
     return msgspec.structs.replace(model, quantization=FROM_16_BITS)
+
+
+def _kv_cache_dtype(
+    asked: KVCacheDtype, model: ModelConfig, dtype: Dtype
+) -> Literal["auto", "fp8_e4m3"]:
+    """The configuration's value for a setting, or by default for what the checkpoint says. Raises
+    SetupError for another dtype than is computed with."""
+    declared = model.quantization is not None and model.quantization.kv_cache_fp8
+    if asked in ("fp8", "fp8_e4m3") or (asked == "auto" and declared):
+        return "fp8_e4m3"
+    if asked not in ("auto", dtype):
+        reason = (
+            f"{asked} is not what the model computes with, {dtype}; auto, {dtype} or fp8 would do"
+        )
+        raise SetupError("kv_cache_dtype", reason)
+    return "auto"
 
 
 def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:

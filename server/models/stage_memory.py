@@ -94,12 +94,5 @@ def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:
 def largest_kv_cache(execution: ExecutionConfig) -> int:
     """Bytes of the largest stage's KV cache for `max_running` sequences of full length."""
     blocks = execution.max_running * -(-execution.max_model_len // execution.block_size)
-    token = kv_bytes_of_token(execution)
-    return blocks * execution.block_size * token * max(planned_layers(execution))
-
-
-def kv_bytes_of_token(execution: ExecutionConfig) -> int:
-    """Bytes of the keys and values of one token in one layer. 0 without a KV cache."""
-    model = execution.model
-    elements = 2 * model.num_kv_heads * model.head_dim if model.has_kv_cache else 0
-    return elements * ITEM_BYTES[execution.dtype]
+    tokens = blocks * execution.block_size
+    return tokens * execution.kv_token_bytes * max(planned_layers(execution))

@@ -99,6 +99,6 @@ def _cache_config(engines: Engines) -> Metric:
         if (beat := client.beat) is not None:
             execution = served.execution
             blocks = beat.usage.kv_blocks_total
-            values = [execution.block_size, blocks, execution.dtype, blocks > 0, number]
+            values = [execution.block_size, blocks, execution.cache_dtype, blocks > 0, number]
             info.add_metric([str(value) for value in values], 1.0)
     return info

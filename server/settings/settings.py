@@ -35,7 +35,14 @@ from server.settings.setting_types import (
     ZeroOrOne,
 )
 from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.config import AskedTask, Dtype, ExecutionConfig, LoadFormat, TransportName
+from workers.contract.config import (
+    AskedTask,
+    Dtype,
+    ExecutionConfig,
+    KVCacheDtype,
+    LoadFormat,
+    TransportName,
+)
 from workers.contract.quantization import QuantizationMethod
 from workers.contract.reranking import RerankTemplate
 from workers.contract.token_sampling import TokenSampling
@@ -237,6 +244,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "weights and the largest step leave of --memory-share)"
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        KVCacheDtype,
+        FlagGroup.CAPACITY(
+            "of cached keys and values: fp8 (or fp8_e4m3) takes half of bfloat16's memory; a dtype "
+            "has to be --dtype's (default: auto, as the checkpoint says, else as --dtype)",
+            "DTYPE",
+        ),
+    ] = "auto"
     block_size: Annotated[
         Positive | None,
         FlagGroup.CAPACITY(

@@ -59,7 +59,7 @@ def turned(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) ->
 def test_normed_rotated_and_cached(
     shape: tuple[int, int, int], weights: torch.dtype, rotary: float
 ) -> None:
-    from workers.kernels.attention.kv_cache import rotate_and_cache
+    from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache
 
     num_heads, kv_heads, size = shape
     angles = 6 * torch.rand(64, int(size * rotary) // 2, device=DEVICE)
@@ -74,7 +74,7 @@ def test_normed_rotated_and_cached(
         keys, values = torch.zeros(2, -(-rows // 16), 16, kv_heads, size, device=DEVICE).bfloat16()
         indices = torch.randperm(rows, device=DEVICE)
         out = torch.empty_like(qkv)
-        target = (indices, keys, values)
+        target = KVTarget(indices, keys, values)
         rotate_and_cache(qkv, table, positions, num_heads, out, None, norm)
         rotate_and_cache(qkv, table, positions, num_heads, qkv, target, norm)
         close(qkv, want)

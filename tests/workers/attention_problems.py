@@ -10,6 +10,7 @@ import torch
 
 from tests.workers.step_maker import encoder_step
 from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
+from workers.attention.fp8_numbers import dequantized, packed, quantized
 from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -40,7 +41,8 @@ class Problem:
     """A step of rows (cached tokens, queries), with every context's keys and values.
 
     Rows of `groups` (first row, rows, prefix tokens) begin with the first one's blocks. Cache slots
-    of no row hold `unused`: NaN unless told, so that reading one would show.
+    of no row hold `unused`: NaN unless told, so that reading one would show. For a cache in FP8,
+    heads of keys and values are numbers of it, and of very different sizes.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class Problem:
             torch.randn(shape, generator=random_numbers).to(want.device, want.dtype)
             for shape in shapes
         ]
+        if want.fp8_cache:
+            contexts = [in_fp8(context, random_numbers) for context in contexts]
         self.row_keys, self.row_values = contexts[: len(rows)], contexts[len(rows) :]
         self.tables = _random_tables(
             [-(-(start + queries) // want.block_size) for start, queries in rows]
@@ -85,7 +89,13 @@ class Problem:
         keys, values = (
             self._cached(contexts, filled) for contexts in (self.row_keys, self.row_values)
         )
-        return LayerCache(keys, values)
+        if not self.want.fp8_cache:
+            return LayerCache(keys, values)
+        numbers, scales = zip(
+            *(quantized(part.flatten(0, 1)) for part in (keys, values)), strict=True
+        )
+        by_block = packed(*scales).view(keys.shape[:3]).transpose(1, 2).contiguous()
+        return LayerCache(*(part.view(keys.shape) for part in numbers), scales=by_block)
 
     @property
     def qkv(self) -> QKV:
@@ -122,6 +132,12 @@ class Problem:
             own = torch.tensor(table)[places // size] * size + places % size
             slots[own.to(want.device)] = known
         return slots.view(blocks, size, *shape[1:])
+
+
+def in_fp8(heads: torch.Tensor, random_numbers: torch.Generator) -> torch.Tensor:
+    """`heads` [T, H, D], each times 2 ** -12 to 1, rounded to FP8."""
+    powers = torch.randint(-12, 1, heads.shape[:2], generator=random_numbers).to(heads.device)
+    return dequantized(*quantized(torch.ldexp(heads.float(), powers[..., None])), heads.dtype)
 
 
 class PackedProblem:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ class Way:
     stages: int = 1
     device: Device = "cpu"
     dtype: Dtype = "float32"
+    kv_cache_dtype: Literal["auto", "fp8_e4m3"] = "auto"
     backend: str = "auto"
     graphs: bool = False
     depth: int = 1
@@ -214,6 +215,7 @@ def stage_config(folder: Path, way: Way, stage: int = 0) -> WorkerConfig:
             folder, stage=stage, num_stages=way.stages, device=way.device, dtype=way.dtype
         ),
         attention_backend=way.backend,
+        kv_cache_dtype=way.kv_cache_dtype,
         max_running=way.max_running,
         max_step_tokens=way.max_step_tokens,
         block_size=way.block_size,

@@ -44,9 +44,11 @@ class _AllStages(ABC, Generic[RunnerT]):
         backend: str = "auto",
         device: Device = "cpu",
         model: ModelConfig | None = None,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         whole = worker_config(folder, task=task, num_stages=num_stages, device=device, model=model)
-        execution = with_execution(whole, attention_backend=backend).execution
+        changes = {"attention_backend": backend, "kv_cache_dtype": kv_cache_dtype}
+        execution = with_execution(whole, **changes).execution
         self.block_size = execution.block_size
         self.runners: list[RunnerT] = []
         for stage in range(num_stages):

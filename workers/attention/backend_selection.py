@@ -18,6 +18,7 @@ from workers.attention.base import (
     Capabilities,
     LayerCache,
 )
+from workers.attention.fp8_numbers import FP8, packed
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.messages import EncodeStep
 from workers.device.choices import Choices, version_of
@@ -173,6 +174,8 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
     yield "no position bias", able.position_bias or kind.position_bias is None
     yield f"not for device {device!r}", device in able.devices
     yield f"not for {needs.dtype}", needs.dtype in able.dtypes
+    cached = "an FP8 KV cache" if needs.fp8_cache else "a KV cache of the model's dtype"
+    yield f"not for {cached} (kv_cache_dtype)", needs.fp8_cache in able.fp8_cache
     size, sizes = needs.head_dim, able.head_dims
     yield f"head size {size} is not supported", sizes is None or size in sizes
     pages = f"block size {needs.block_size} is no multiple of {able.page_multiple}"
@@ -186,6 +189,10 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
         known = ", ".join(f"{number}.x" for number in able.compute_majors)
         why = f"the GPU's compute capability {major}.{minor} is none of {known}"
         yield why, major in able.compute_majors
+    if needs.fp8_cache and device == "cuda":
+        major, minor = torch.cuda.get_device_capability(needs.device)
+        why = f"the GPU's compute capability {major}.{minor} has no FP8, as 8.9 and later have"
+        yield why, (major, minor) >= (8, 9)
 
 
 _PAGED: dict[str, list[tuple[int, int]]] = {
@@ -263,7 +270,11 @@ class Probe:
         steps = [*_PAGED.values(), _GROUPED]
         blocks = max(len(rows) * -(-max(map(sum, rows)) // size) for rows in steps)
         shape = (blocks, size, needs.num_kv_heads, needs.head_dim)
-        return LayerCache(self._normal(*shape), self._normal(*shape))
+        keys, values = self._normal(*shape), self._normal(*shape)
+        if not needs.fp8_cache:
+            return LayerCache(keys, values)
+        ones = torch.ones(blocks, needs.num_kv_heads, size, device=self._device)
+        return LayerCache(keys.to(FP8), values.to(FP8), packed(ones, ones))
 
     def _step(self, rows: Sequence[tuple[int, int]]) -> PagedStep | PackedStep:
         """A step of these rows. A paged row r is in slot r, and all have as many blocks."""

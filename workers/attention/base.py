@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from workers.attention.fp8_numbers import FP8, dequantized, packed, quantized, unpacked
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
@@ -28,6 +29,7 @@ class Capabilities:
                        chunks, and maximum lengths. Nothing is written for a decode row without
                        context.
     prefix_groups      prefixes that rows share are attended once, where that pays
+    fp8_cache          whether caches that are read are in FP8: never, always, or either way
     requires           a distribution, and how to install it
     """
 
@@ -44,6 +46,7 @@ class Capabilities:
     page_multiple: int = 1
     chunks_graph_safe: bool = False
     prefix_groups: bool = False
+    fp8_cache: tuple[bool, ...] = (False,)
     compute_majors: tuple[int, ...] | None = None
     requires: tuple[str, str] | None = None
 
@@ -59,6 +62,7 @@ class AttentionNeeds:
     num_kv_heads: int
     head_dim: int
     block_size: int
+    fp8_cache: bool = False
 
     @property
     def paged(self) -> bool:
@@ -66,12 +70,49 @@ class AttentionNeeds:
         return self.kind.causal
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """One layer's paged keys and values: [blocks, block_size, num_kv_heads, head_dim] each."""
+class LayerCache(NamedTuple):
+    """One layer's paged keys and values: [blocks, block_size, num_kv_heads, head_dim] each.
+
+    In FP8 (see `fp8_numbers`) they have packed `scales`, int32[blocks, num_kv_heads, block_size]:
+    what a kernel reads of a block is in one piece, and four bytes are the least that it can load
+    ahead.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
+    scales: torch.Tensor | None = None
+
+    def write(self, kv_indices: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write keys and values [T, Hkv, D] to `kv_indices` int64[T]."""
+        if self.scales is not None:
+            (keys, key_scales), (values, value_scales) = quantized(keys), quantized(values)
+            block, place = kv_indices // self.keys.shape[1], kv_indices % self.keys.shape[1]
+            self.scales[block, :, place] = packed(key_scales, value_scales)
+        for cached, new in ((self.keys, keys), (self.values, values)):
+            _indexable(cached).flatten(0, 1).index_copy_(0, kv_indices, _indexable(new))
+
+    def read(
+        self, kv_indices: torch.Tensor, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values at `kv_indices` [N]: [N, Hkv, D] each."""
+        keys, values = _rows(self.keys, kv_indices), _rows(self.values, kv_indices)
+        if self.scales is None:
+            return keys, values
+        block, place = kv_indices // self.keys.shape[1], kv_indices % self.keys.shape[1]
+        key_scales, value_scales = unpacked(self.scales[block, :, place])
+        return dequantized(keys, key_scales, dtype), dequantized(values, value_scales, dtype)
+
+
+def _rows(cached: torch.Tensor, kv_indices: torch.Tensor) -> torch.Tensor:
+    """[N, Hkv, D] of the cache, viewed as a matrix: index_select copies rows of one at once."""
+    kv_heads, head_dim = cached.shape[2:]
+    rows = _indexable(cached).view(-1, kv_heads * head_dim).index_select(0, kv_indices)
+    return rows.view(cached.dtype).view(-1, kv_heads, head_dim)
+
+
+def _indexable(numbers: torch.Tensor) -> torch.Tensor:
+    """FP8 as bytes: torch cannot index it on every device."""
+    return numbers.view(torch.uint8) if numbers.dtype == FP8 else numbers
 
 
 class QKV(NamedTuple):
@@ -113,8 +154,7 @@ class AttentionBackend(ABC):
 
     def write_kv(self, qkv: QKV, cache: LayerCache, kv_indices: torch.Tensor) -> None:
         """Write this step's keys and values to `kv_indices` int64[T]."""
-        cache.keys.flatten(0, 1).index_copy_(0, kv_indices, qkv.keys)
-        cache.values.flatten(0, 1).index_copy_(0, kv_indices, qkv.values)
+        cache.write(kv_indices, qkv.keys, qkv.values)
 
     @abstractmethod
     def attend_paged(

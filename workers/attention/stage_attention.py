@@ -97,12 +97,14 @@ class StepAttention:
         backend, rotary, norm = stage.layers[layer]
         if qkv.is_cuda and rotary is not None:
             # Imported here, because a machine without a GPU may have no Triton.
-            from workers.kernels.attention.kv_cache import rotate_and_cache  # noqa: PLC0415
+            from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
+                KVTarget,
+                rotate_and_cache,
+            )
 
             target = None
             if isinstance(step, PagedStep):
-                cache = stage.caches[layer]
-                target = step.kv_indices, cache.keys, cache.values
+                target = KVTarget(step.kv_indices, *stage.caches[layer])
             out = qkv if out is None else out
             heads = stage.head_counts[0]
             rotate_and_cache(qkv, rotary.table, step.positions, heads, out, target, norm)

@@ -30,6 +30,7 @@ class AttentionBackendName(StrEnum):
         "flash_attn",
         (
             "workers.attention.backends.flash_attn:FlashAttention4Backend",
+            "workers.attention.backends.flash_attn_fp8:FlashAttention4FP8Backend",
             "workers.attention.backends.flash_attn:FlashAttention3Backend",
             "workers.attention.backends.flash_attn:FlashAttention2Backend",
         ),

@@ -15,14 +15,20 @@ from workers.contract.quantization import FP8_DEVICES
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+CacheDtype = Dtype | Literal["fp8_e4m3"]
+KVCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "float32", "bfloat16", "float16"]
+"""The values of the setting `kv_cache_dtype`."""
 LoadFormat = Literal["auto", "dummy"]
 Task = Literal["generate", "embed", "embed_sparse", "classify", "rerank"]
 AskedTask = Literal["generate", "embed", "rerank"]
 """Tasks that a person may ask a checkpoint to do."""
 TransportName = Literal["auto", "gloo", "peer-memory", "nccl"]
 
-ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+ITEM_BYTES: dict[CacheDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1}
 """Bytes of one element."""
+
+FP8_SCALE_BYTES = 4
+"""Bytes of the scales of a token's key and value in one KV head (`attention/fp8_numbers.py`)."""
 
 
 class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +47,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_priority_wait     seconds after which a waiting row begins before every priority
     threads               CPU threads of each stage
     block_size            tokens in a block of the KV cache
+    kv_cache_dtype        of cached keys and values; `auto` is `dtype`
     kv_cache_bytes        the size of each stage's cache, unless there are `memory_shares`
     memory_shares         bytes of its device for each stage; its cache takes what the weights and
                           the largest step leave of them
@@ -72,6 +79,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_priority_wait: float = 10.0
     threads: int
     block_size: int
+    kv_cache_dtype: Literal["auto", "fp8_e4m3"] = "auto"
     kv_cache_bytes: int
     memory_shares: tuple[int, ...] = ()
     worker_endpoint: str
@@ -94,7 +102,22 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """All that decides how long the parts of a model take on a device."""
         model = msgspec.structs.replace(self.model, path="")
         lengths = self.max_model_len, self.max_running, self.max_step_tokens, self.block_size
-        return model, self.task, self.dtype, lengths, self.num_stages, self.threads
+        dtypes = self.dtype, self.cache_dtype
+        return model, self.task, dtypes, lengths, self.num_stages, self.threads
+
+    @property
+    def cache_dtype(self) -> CacheDtype:
+        """The dtype of cached keys and values."""
+        without = self.kv_cache_dtype == "auto" or not self.model.has_kv_cache
+        return self.dtype if without else "fp8_e4m3"
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Bytes of the keys and values of one token in one layer. 0 without a KV cache."""
+        model, dtype = self.model, self.cache_dtype
+        scales = FP8_SCALE_BYTES if dtype == "fp8_e4m3" else 0
+        head = 2 * model.head_dim * ITEM_BYTES[dtype] + scales
+        return model.num_kv_heads * head if model.has_kv_cache else 0
 
     @property
     def scores_pairs(self) -> bool:

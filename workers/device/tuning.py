@@ -94,6 +94,10 @@ PREFIX_MIN_SAVED, PREFIX_MOST_COUNTED = 1 << 14, 4096
 prefixes apart. At most so many tokens of a prefix count, because a long context is split among many
 programs anyway. cd394d1."""
 
+FP8_SCRATCH_TOKENS = 1 << 16
+"""Tokens of the copy of contexts in 16 bits over which FlashAttention attends (256 MiB for 8 KV
+heads of 128 dimensions)."""
+
 # Attention on a CPU. Two cores of an EPYC 9004 (AVX-512).
 
 CPU_PREFIX_MIN_GAIN = 1 << 20

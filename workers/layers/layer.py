@@ -6,15 +6,16 @@ from typing import Any, Self, cast
 
 import torch
 
-from workers.contract.config import Dtype, WorkerConfig
+from workers.contract.config import CacheDtype, WorkerConfig
 from workers.contract.quantization import Quantization
 from workers.device.choices import Choices
 from workers.kernels.linear.fused import FusedKernels, fused_kernels
 
-TORCH_DTYPES: dict[Dtype, torch.dtype] = {
+TORCH_DTYPES: dict[CacheDtype, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "fp8_e4m3": torch.float8_e4m3fn,
 }
 
 

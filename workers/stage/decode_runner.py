@@ -33,6 +33,7 @@ from workers.heads.decoder_head import (
     RequestedOutputs,
     requested_outputs,
 )
+from workers.layers.layer import TORCH_DTYPES
 from workers.models.base import forward, on_this_stage
 from workers.sampling.sampling_table import SamplingTable, TokenMask
 from workers.stage.model_runner import (
@@ -95,7 +96,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         slots, block_size = config.max_running, config.block_size
         max_blocks = -(-config.max_model_len // block_size)
         self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
-        layers, dtype = len(model.layers), self.placement.dtype
+        layers, dtype = len(model.layers), TORCH_DTYPES[config.cache_dtype]
         self.kv_cache = KVCache(config.model, layers, num_blocks, block_size, dtype, self.device)
         self.attention = stage_attention(
             config, model, backends, self.kv_cache.layers, self.placement
@@ -221,7 +222,4 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         self.slots.clear()
         if self._sampling is not None:
             self._sampling.clear()
-        blocks = -(-MAX_TOKENS // self.config.block_size)
-        for layer in self.kv_cache.layers:
-            layer.keys[:blocks].zero_()
-            layer.values[:blocks].zero_()
+        self.kv_cache.clear(-(-MAX_TOKENS // self.config.block_size))

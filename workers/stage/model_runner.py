@@ -102,6 +102,7 @@ def attention_needs(config: ExecutionConfig) -> list[AttentionNeeds]:
             num_kv_heads=config.model.num_kv_heads,
             head_dim=config.model.head_dim,
             block_size=config.block_size,
+            fp8_cache=config.cache_dtype != config.dtype,
         )
         for kind in config.model.attention
     ]

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from workers.attention.base import AttentionBackend
-from workers.attention.kv_cache import kv_block_bytes
 from workers.attention.stage_attention import StepAttention
 from workers.contract.config import Device, ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep
@@ -76,7 +75,7 @@ def _measured(
     loaded = LoadedModel(_made_up_model(execution, placement), 0, 0.0)
     if execution.model.has_kv_cache:
         measure = _decoder_seconds
-        block_bytes = kv_block_bytes(execution.model, 1, execution.block_size, placement.dtype)
+        block_bytes = execution.block_size * execution.kv_token_bytes
     else:
         measure = _encoder_seconds
     decode, prompts = measure(worker, loaded, backends, watch)

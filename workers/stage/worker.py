@@ -12,7 +12,6 @@ import zmq
 
 from workers.attention.backend_selection import AttentionBackendError, select_backends
 from workers.attention.base import AttentionBackend
-from workers.attention.kv_cache import kv_block_bytes
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import (
     AllocateKV,
@@ -26,7 +25,7 @@ from workers.contract.model_config import ModelConfigError
 from workers.contract.process import BEAT_SECONDS, end_with_threads
 from workers.contract.share import Share, StageCosts
 from workers.device.heap import HeapTrimmer
-from workers.layers.layer import TORCH_DTYPES, Placement
+from workers.layers.layer import Placement
 from workers.links.engine_link import EngineLink, StepInbox, TokenReceiver, TokenSender, ZMQContext
 from workers.links.transport import Links, PipelineError, connect
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
@@ -215,8 +214,7 @@ def _announcement(
     share."""
     execution, block_bytes, budget = config.execution, 0, 0
     if execution.model.has_kv_cache:
-        layers, dtype = len(loaded.model.layers), TORCH_DTYPES[execution.dtype]
-        block_bytes = kv_block_bytes(execution.model, layers, execution.block_size, dtype)
+        block_bytes = len(loaded.model.layers) * execution.block_size * execution.kv_token_bytes
         budget = execution.kv_cache_bytes
         if config.memory_share:
             from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415

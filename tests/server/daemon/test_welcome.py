@@ -98,3 +98,11 @@ def test_a_description_names_the_gpus_of_the_stages(
     execution = msgspec.structs.replace(model.execution, devices=devices, stage_layers=stage_layers)
     engine = msgspec.structs.replace(model.engine, execution=execution)
     assert said in describe(msgspec.structs.replace(model, engine=engine))
+
+
+def test_a_description_tells_of_an_fp8_cache(tmp_path: Path) -> None:
+    (model,) = config_of(tmp_path, writer=LLAMA).models
+    execution = msgspec.structs.replace(model.execution, kv_cache_dtype="fp8_e4m3")
+    engine = msgspec.structs.replace(model.engine, execution=execution)
+    said = describe(msgspec.structs.replace(model, engine=engine))
+    assert "float32 with keys and values in FP8 on cpu" in said

@@ -65,6 +65,9 @@ def test_a_configuration_by_its_shape(tmp_path: Path, inspect: Any) -> None:
     wide = inspect(folder, "--dtype", "float32", "--max-model-len", 100)["model"]
     assert wide["weight_bytes"] == 2 * model["weight_bytes"]
     assert (wide["max_model_len"], wide["kv_bytes_full"]) == (100, 100 * 32 * 2 * 8 * 128 * 4)
+    small = inspect(folder, "--kv-cache-dtype", "fp8")["model"]
+    assert (model["kv_cache_dtype"], small["kv_cache_dtype"]) == ("bfloat16", "fp8_e4m3")
+    assert small["kv_bytes"] == 1000 * 32 * 8 * (2 * 128 + 4)
 
 
 def test_stages_have_the_embedding_and_a_tied_head(tmp_path: Path, inspect: Any) -> None:

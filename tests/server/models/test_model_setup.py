@@ -70,6 +70,36 @@ def test_options_win(tmp_path: Path) -> None:
     assert {name: getattr(execution, name) for name in options} == options
 
 
+@pytest.mark.parametrize("name", ["fp8", "fp8_e4m3"])
+def test_a_cache_in_fp8(tmp_path: Path, name: str) -> None:
+    """A byte a number, and four for the scales of a token's head."""
+    execution = set_up(tmp_path, LLAMA, kv_cache_dtype=name)
+    assert (execution.dtype, execution.cache_dtype) == ("float32", "fp8_e4m3")
+    assert execution.kv_cache_bytes == 64 * 128 * 2 * 2 * (2 * 8 + 4)
+    assert set_up(tmp_path / "encoder", BERT, kv_cache_dtype=name).cache_dtype == "float32"
+
+
+def test_a_checkpoint_says_that_its_cache_is_in_fp8(tmp_path: Path) -> None:
+    declared = LLAMA | {
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "format": "dense",
+            "config_groups": {},
+            "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+        }
+    }
+    assert set_up(tmp_path, declared).cache_dtype == "fp8_e4m3"
+    assert set_up(tmp_path, declared, kv_cache_dtype="float32").cache_dtype == "float32"
+
+
+def test_a_cache_in_another_dtype_than_the_models_is_refused(tmp_path: Path) -> None:
+    assert set_up(tmp_path, LLAMA, kv_cache_dtype="float32").cache_dtype == "float32"
+    message = "bfloat16 is not what the model computes with, float32; auto, float32 or fp8 would do"
+    with pytest.raises(SetupError, match=message) as error:
+        set_up(tmp_path, LLAMA, kv_cache_dtype="bfloat16")
+    assert error.value.key == "kv_cache_dtype"
+
+
 def test_stages_share_cores_and_the_cache_is_as_large_as_the_largest_needs(tmp_path: Path) -> None:
     config = LLAMA | {"num_hidden_layers": 5}
     one, even = (set_up(tmp_path, config, pipeline_stages=p) for p in (1, 2))

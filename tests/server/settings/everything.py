@@ -67,6 +67,7 @@ models:
     max_running: 16
     max_step_tokens: 512
     block_size: 32
+    kv_cache_dtype: fp8
     kv_cache_memory: 1.5 GiB
     threads: 4
     memory_share: 0.5

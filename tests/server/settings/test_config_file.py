@@ -93,6 +93,9 @@ def test_a_wrong_line_is_named_by_its_key(tmp_path: Path, line: str, message: st
         ("[{model: a, names: b}]", "models[0].names: expected `array`, got `str`"),
         ("[{model: a, names: [b, null]}]", "models[0].names[1]: expected `str`, got `null`"),
         ("[{model: a, device: tpu}]", "models[0].device: 'tpu' is not auto, cpu, cuda or cuda:N"),
+        ("[{model: a, kv_cache_dtype: fp8_e5m2}]",
+         ("models[0].kv_cache_dtype: invalid enum value 'fp8_e5m2'; "
+          "one of auto, fp8, fp8_e4m3, float32, bfloat16, float16")),
         ("[{model: a, dtype: int3}]",
          "models[0].dtype: invalid enum value 'int3'; one of float32, bfloat16, float16, auto"),
         ("[{model: a, attention_backend: x}]",

@@ -10,6 +10,7 @@ from tests.workers.attention.reference import solution
 from tests.workers.attention_problems import Heads, PackedProblem, Problem, attention_needs
 from workers.attention.backend_selection import select_backend
 from workers.attention.backends.sdpa import padded_batches
+from workers.attention.fp8_numbers import dequantized, quantized
 from workers.device.choices import Choices
 
 BACKENDS = ["naive", "sdpa"]
@@ -80,6 +81,27 @@ def test_causal_kinds(name: str, kind: dict[str, Any], rows: list[tuple[int, int
 @pytest.mark.parametrize("name", BACKENDS)
 def test_causal_in_half_precision(name: str, dtype: torch.dtype) -> None:
     check(Problem(STEPS["mixed"], attention_needs((4, 2, 64), dtype=dtype)), name)
+
+
+@pytest.mark.parametrize("kind", [{}, *KINDS.values()], ids=["plain", *KINDS])
+@pytest.mark.parametrize("rows", [STEPS["prompt"], STEPS["mixed"], *AT_WINDOWS.values()], ids=str)
+@pytest.mark.parametrize("name", BACKENDS)
+def test_causal_over_an_fp8_cache(
+    name: str, rows: list[tuple[int, int]], kind: dict[str, Any]
+) -> None:
+    """The numbers of these problems are exact in FP8."""
+    check(Problem(rows, attention_needs((4, 2, 32), fp8_cache=True, **kind)), name)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_prompt_attends_to_what_later_tokens_will_see(name: str) -> None:
+    """To its keys and values as they are in the cache, however it is divided."""
+    want = attention_needs((4, 2, 32), fp8_cache=True)
+    problem = Problem([(0, 9)], want)
+    problem.row_keys[0] += 0.01  # no longer exact in FP8
+    whole = problem.solve(select_backend(name, want, Choices()))
+    problem.row_keys[0] = dequantized(*quantized(problem.row_keys[0]), torch.float32)
+    assert (whole - solution(problem)).abs().max() < 3e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -154,8 +154,20 @@ class RaggedWrapper(PagedWrapper):
 
 
 def decode(
-    queries, keys, values, block_tables, slots, context_lens, kind, out, *, min_splits, prefix
+    queries,
+    keys,
+    values,
+    block_tables,
+    slots,
+    context_lens,
+    kind,
+    out,
+    *,
+    scales,
+    min_splits,
+    prefix,
 ) -> None:
+    assert scales is None, "no FP8"
     assert min_splits == 1, "contexts are short"
     assert prefix is None, "no rows share one"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)

@@ -114,6 +114,24 @@ def test_a_need_that_is_not_met_is_named(
     assert unmet_need(CUDA_ONLY, attention_needs(**needs)) == ""
 
 
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
+def test_a_backend_that_reads_no_fp8_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    message = refused(name, **ON_GPU, fp8_cache=True)
+    assert message.startswith(f"attention backend '{name}' cannot")
+    assert "not for an FP8 KV cache (kv_cache_dtype)" in message
+    assert message.endswith("these would do: triton, sdpa, naive")
+
+
+def test_fp8_needs_a_gpu_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    able, needs = SdpaBackend.capabilities, attention_needs(**ON_GPU, fp8_cache=True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert unmet_need(able, needs).startswith("the GPU's compute capability 8.0 has no FP8")
+    assert unmet_need(able, dataclasses.replace(needs, fp8_cache=False)) == ""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    assert unmet_need(able, needs) == ""
+
+
 @pytest.mark.parametrize(
     ("lost", "paged", "expected"),
     [

@@ -6,28 +6,46 @@ import numpy as np
 import pytest
 import torch
 
-from tests.workers.checkpoints import save_llama
+from tests.workers.checkpoints import save_llama, with_execution, worker_config
 from workers.attention import kv_cache
-from workers.attention.kv_cache import KVCache, kv_block_bytes
-from workers.contract.checkpoint.checkpoint_config import read_model_config
+from workers.attention.kv_cache import KVCache
+from workers.contract.config import Dtype
+from workers.layers.layer import TORCH_DTYPES
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_block_takes_the_bytes_that_are_said(tmp_path: Path, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_block_takes_the_bytes_that_are_said(tmp_path: Path, name: Dtype) -> None:
     save_llama(tmp_path, num_key_value_heads=1, head_dim=24)
-    config = read_model_config(tmp_path)
-    cache = KVCache(config, 3, 5, 16, dtype, torch.device("cpu"))
+    execution, dtype = worker_config(tmp_path, dtype=name).execution, TORCH_DTYPES[name]
+    cache = KVCache(execution.model, 3, 5, 16, dtype, torch.device("cpu"))
     tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
     assert len(tensors) == 6
     for tensor in tensors:
         assert tensor.shape == (5 + 1, 16, 1, 24), "one more for rows that only pad a step"
         assert tensor.dtype == dtype
         assert not tensor.any()
-    assert (
-        cache.nbytes
-        == sum(tensor.nbytes for tensor in tensors)
-        == 6 * kv_block_bytes(config, 3, 16, dtype)
-    )
+    size = sum(tensor.nbytes for tensor in tensors)
+    assert cache.nbytes == size == 6 * 3 * 16 * execution.kv_token_bytes
+
+
+def test_a_block_in_fp8(tmp_path: Path) -> None:
+    """Numbers of a byte and a scale for each head; zeros until they are written; copied whole."""
+    save_llama(tmp_path, num_key_value_heads=2, head_dim=24)
+    worker = with_execution(worker_config(tmp_path), kv_cache_dtype="fp8_e4m3")
+    execution = worker.execution
+    assert execution.kv_token_bytes == 2 * (2 * 24 + 4)
+    cache = KVCache(execution.model, 3, 5, 4, torch.float8_e4m3fn, torch.device("cpu"))
+    assert cache.nbytes == 6 * 3 * 4 * execution.kv_token_bytes
+    kv_indices, (keys, values) = torch.tensor([9, 11]), torch.randn(2, 2, 2, 24)
+    for layer in cache.layers:
+        assert not torch.stack(layer.read(kv_indices, torch.float32)).any()
+        layer.write(kv_indices, keys, values)
+    cache.copy_blocks(np.array([[2, 4]], np.int32).tobytes())
+    cache.clear(3)
+    for layer in cache.layers:
+        found = layer.read(torch.tensor([17, 19]), torch.float32)
+        torch.testing.assert_close(found, (keys, values), rtol=1 / 16, atol=1e-3)
+        assert not torch.stack(layer.read(torch.arange(17), torch.float32)).any()
 
 
 @pytest.mark.parametrize(

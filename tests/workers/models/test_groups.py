@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -47,14 +48,20 @@ def texts(folder: Path, way: Way, rows: list[list[int]], shared: int = 0) -> Tex
 
 
 @pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8_e4m3"])
 @pytest.mark.parametrize(("prefix_len", "num_blocks"), [(18, 99), (19, 9), (16, 99), (37, 99)])
 def test_each_row_gets_what_it_gets_alone(
-    llama: Path, stages: int, prefix_len: int, num_blocks: int
+    llama: Path,
+    stages: int,
+    kv_cache_dtype: Literal["auto", "fp8_e4m3"],
+    prefix_len: int,
+    num_blocks: int,
 ) -> None:
     rows = prompts(prefix_len)
-    alone = texts(llama, Way(backend="naive"), rows)
+    alone = texts(llama, Way(backend="naive", kv_cache_dtype=kv_cache_dtype), rows)
     way = Way(
         backend="naive",
+        kv_cache_dtype=kv_cache_dtype,
         stages=stages,
         depth=stages + 1,
         num_blocks=num_blocks,

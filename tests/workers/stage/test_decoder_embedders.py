@@ -69,6 +69,18 @@ def test_cached_beginnings_change_nothing_and_a_salt_hides_them(
     assert salted == again
 
 
+def test_an_fp8_cache_changes_vectors_little_and_cached_ones_not_at_all(
+    folder: Path, expected: np.ndarray
+) -> None:
+    stages = Stages(folder, task="embed", backend="naive", kv_cache_dtype="fp8_e4m3")
+    engine = start_engine(folder, stages)
+    jobs = [EncodeJob(number, texts=TEXTS[:6]) for number in (1, 2)]
+    cold, cached = (answers(engine, [job])[job.id] for job in jobs)
+    assert np.array_equal(cold, cached)
+    assert cached_tokens(engine) > 4 * 6
+    assert TOLERANCE < off_by(cold, expected[:6]) < 0.1
+
+
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_items_of_a_grouped_job_share_to_the_token(
     folder: Path, reference: SentenceTransformer, num_stages: int

@@ -82,10 +82,15 @@ def engine_over(
     return Engine(TOKENIZER, "LlamaForCausalLM", num_blocks, executor, **changes)
 
 
+@pytest.fixture(scope="module", params=["auto", "fp8_e4m3"])
+def kv_cache_dtype(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def alone(folder: Path) -> Texts:
+def alone(folder: Path, kv_cache_dtype: str) -> Texts:
     """The texts of one stage, one job after the other, with memory for all."""
-    stages = Stages(folder, backend="naive")
+    stages = Stages(folder, backend="naive", kv_cache_dtype=kv_cache_dtype)
     engine = engine_over(DecoderRunner(stages), folder, NUM_BLOCKS, steps_ahead=0)
     for visit in TRAFFIC:
         serve(engine, [Visit(visit.job)], random.Random(0))
@@ -114,9 +119,11 @@ def differences(engine: Engine, alone: Texts) -> int:
     ],
 )
 def test_every_text_is_that_of_one_stage(
-    folder: Path, alone: Texts, stages: int, micro_batches: int, ahead: int
+    folder: Path, alone: Texts, kv_cache_dtype: str, stages: int, micro_batches: int, ahead: int
 ) -> None:
-    runner = DecoderRunner(Stages(folder, num_stages=stages, backend="naive"))
+    runner = DecoderRunner(
+        Stages(folder, num_stages=stages, backend="naive", kv_cache_dtype=kv_cache_dtype)
+    )
     engine = engine_over(runner, folder, num_stages=stages, steps_ahead=ahead)
     scheduler = engine.core._scheduler
     assert isinstance(scheduler, DecoderScheduler)

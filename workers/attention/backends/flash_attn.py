@@ -34,6 +34,7 @@ class FlashAttention4Backend(TritonBackend):
     capabilities = replace(
         TritonBackend.capabilities,
         position_bias=False,
+        fp8_cache=(False,),
         dtypes=(torch.bfloat16, torch.float16),
         head_dims=range(16, 257, 16),
         compute_majors=(9, 10, 11),
@@ -66,7 +67,7 @@ class FlashAttention4Backend(TritonBackend):
         )
         return out
 
-    def _plan_others(self, step: PagedStep, first: int) -> dict[str, Any]:
+    def _plan_others(self, step: PagedStep, first: int) -> Any:
         """Arguments of the call for the rows of several queries.
 
         Where their queries start, int32[R + 1], their contexts' lengths, and block ids for the

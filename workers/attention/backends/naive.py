@@ -25,6 +25,7 @@ class NaiveBackend(AttentionBackend):
         softcap=True,
         position_bias=True,
         graph_safe=False,
+        fp8_cache=(False, True),
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )
@@ -43,9 +44,11 @@ class NaiveBackend(AttentionBackend):
         queries = torch.split(qkv.queries, plan.query_lens.tolist())
         rows = zip(queries, plan.block_tables[plan.slots], plan.contexts.tolist(), strict=True)
         attended: list[torch.Tensor] = []
+        size = self._needs.block_size
+        places = torch.arange(size, device=plan.slots.device)
         for own, blocks, context in rows:
-            known = (_cached(part, blocks, context) for part in (cache.keys, cache.values))
-            attended.append(self._attend_row(own, *known))
+            kv_indices = (blocks[: -(-context // size), None] * size + places).flatten()[:context]
+            attended.append(self._attend_row(own, *cache.read(kv_indices, own.dtype)))
         return torch.cat(attended)
 
     def plan_packed(
@@ -88,9 +91,3 @@ class NaiveBackend(AttentionBackend):
             attended = scores.softmax(dim=-1) @ own_values.transpose(0, 1).contiguous()
             out[index] = attended.view_as(query)
         return out
-
-
-def _cached(cached: torch.Tensor, blocks: torch.Tensor, context: int) -> torch.Tensor:
-    """The keys or values of the first `context` tokens in `blocks`, [L, Hkv, D], in order."""
-    used = -(-context // cached.shape[1])
-    return cached[blocks[:used]].flatten(0, 1)[:context]

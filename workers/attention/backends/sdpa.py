@@ -53,7 +53,8 @@ class Chunk(NamedTuple):
 
     Here and above, a context is what is behind a prefix that is attended once.
 
-    kv_indices  int32[seen] of what the queries see. None if the chunk is the whole context.
+    kv_indices  int32[seen] of what the queries see. None if the chunk is the whole context, and the
+                cache has the chunk's own keys and values and not their FP8.
     mask        [Q, seen], bottom-right causal, within the window. None if the chunk is the whole
                 context, and seen whole, without a softcap.
     """
@@ -107,6 +108,7 @@ class SdpaBackend(AttentionBackend):
         position_bias=True,
         graph_safe=False,
         prefix_groups=True,
+        fp8_cache=(False, True),
         devices=("cpu", "cuda"),
         dtypes=(torch.float32, torch.bfloat16, torch.float16),
     )
@@ -132,7 +134,7 @@ class SdpaBackend(AttentionBackend):
     ) -> torch.Tensor:
         attended, *lse = self._attend_rows(qkv, cache, plan)
         for tokens, kv_indices in plan.prefixes:
-            prefix = _gather(cache, kv_indices)
+            prefix = cache.read(kv_indices, qkv.queries.dtype)
             self._add_prefix(QKV(qkv.queries[tokens], *prefix), attended[tokens], lse[0][tokens])
         return attended
 
@@ -213,16 +215,17 @@ class SdpaBackend(AttentionBackend):
     def _plan_chunk(self, step: PagedStep, row: int, start: int, context: int) -> Chunk:
         length, window = int(step.query_lens[row]), self._kind.window or context
         tokens = slice(start, start + length)
-        if length == context <= window and self._kind.softcap is None:
-            return Chunk(tokens, None, None)
         # The first query sees `window - 1` tokens before it.
-        seen = min(context, length + window - 1)
+        seen, kv_indices = min(context, length + window - 1), None
+        if length < context or self._needs.fp8_cache:
+            kv_indices = self._kv_indices(step, np.array([row]), np.array([seen], np.int32))
+        if length == context <= window and self._kind.softcap is None:
+            return Chunk(tokens, kv_indices, None)
         hidden = self._hidden(length, seen, step.tokens.device)
         mask = hidden.triu(seen - length + 1)
         if window < seen:
             mask += hidden.tril_(seen - length - window)
-        own = np.array([row]), np.array([seen], np.int32)
-        return Chunk(tokens, None if length == context else self._kv_indices(step, *own), mask)
+        return Chunk(tokens, kv_indices, mask)
 
     def _kv_indices(
         self, step: PagedStep, rows: npt.NDArray[np.intp], seen: IntArray
@@ -288,7 +291,7 @@ class SdpaBackend(AttentionBackend):
         for tokens, kv_indices, mask in plan.chunks:
             own = QKV(*(part[tokens] for part in qkv))
             if kv_indices is not None:
-                own = QKV(own.queries, *_gather(cache, kv_indices))
+                own = QKV(own.queries, *cache.read(kv_indices, queries.dtype))
             attended = self._attend_chunk(own, mask, with_lse)
             for result, part in zip(results, attended, strict=True):
                 result[tokens] = part
@@ -300,7 +303,8 @@ class SdpaBackend(AttentionBackend):
         """[rows, H, D] -> [rows, H, D]. Query heads that share a KV head act as its queries."""
         rows, (kv_heads, head_dim) = len(queries), cache.keys.shape[2:]
         shape = (rows, -1, kv_heads, head_dim)
-        seen = (part.view(shape).transpose(1, 2) for part in _gather(cache, batch.kv_indices))
+        found = cache.read(batch.kv_indices, queries.dtype)
+        seen = (part.view(shape).transpose(1, 2) for part in found)
         dense = QKV(queries.view(rows, kv_heads, -1, head_dim), *seen)
         attended = attend_dense(dense, self._kind, batch.mask, with_lse=with_lse)
         return tuple(part.flatten(1, 2) for part in attended)
@@ -367,17 +371,6 @@ def attend_dense(
     if mask is not None:
         scores.add_(mask)
     return (torch.matmul(scores.softmax(dim=-1), values.float()).to(queries.dtype),)
-
-
-def _gather(cache: LayerCache, kv_indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values at `kv_indices` [N]: [N, Hkv, D] each. The cache is viewed as a matrix,
-    because index_select copies whole rows of a matrix at once."""
-    kv_heads, head_dim = cache.keys.shape[2:]
-    keys, values = (
-        part.view(-1, kv_heads * head_dim).index_select(0, kv_indices).view(-1, kv_heads, head_dim)
-        for part in (cache.keys, cache.values)
-    )
-    return keys, values
 
 
 def padded_batches(lengths: IntArray, max_padding: float) -> list[list[int]]:

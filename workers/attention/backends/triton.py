@@ -82,6 +82,7 @@ class TritonBackend(AttentionBackend):
         graph_safe=True,
         chunks_graph_safe=True,
         prefix_groups=True,
+        fp8_cache=(False, True),
         devices=("cuda",),
         dtypes=(torch.bfloat16, torch.float16, torch.float32),
     )
@@ -121,7 +122,7 @@ class TritonBackend(AttentionBackend):
         return PagedPlan(step, decode_rows, splits, prefixes, others)
 
     def write_kv(self, qkv: QKV, cache: LayerCache, kv_indices: torch.Tensor) -> None:
-        target = kv_indices, cache.keys, cache.values
+        target = self._kv_cache.KVTarget(kv_indices, *cache)
         self._kv_cache.write_kv(qkv.keys, qkv.values, target)
 
     def attend_paged(
@@ -131,7 +132,8 @@ class TritonBackend(AttentionBackend):
         out = queries.new_empty(queries.shape) if out is None else out
         if prefixes:
             paged = cache.keys, cache.values, step.block_tables, step.slots
-            self._attend_prefixes(queries, *paged, prefixes.tiles, prefixes.parts, self._kind)
+            planned = prefixes.tiles, prefixes.parts, self._kind
+            self._attend_prefixes(queries, *paged, *planned, cache.scales)
         launches: list[Callable[[], object]] = []
         if plan.decode_rows:
             launches.append(partial(self._attend_decodes, queries, cache, plan, out))
@@ -165,6 +167,7 @@ class TritonBackend(AttentionBackend):
             step.context_lens[rows],
             self._kind,
             out[rows],
+            scales=cache.scales,
             min_splits=plan.min_splits,
             prefix=plan.prefixes.of_rows(rows) if plan.prefixes else None,
         )
@@ -175,7 +178,7 @@ class TritonBackend(AttentionBackend):
         """Attend causally for the rows behind the decode rows. `queries` and `out` [T, H, D] are of
         all tokens of the step."""
         step, rows = plan.step, slice(plan.decode_rows, None)
-        paging = step.block_tables, step.slots[rows], step.context_lens[rows]
+        paging = step.block_tables, step.slots[rows], step.context_lens[rows], cache.scales
         self._prefill.attend(
             *(queries, cache.keys, cache.values),
             *(step.query_starts[rows], plan.others),

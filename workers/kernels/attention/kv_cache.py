@@ -2,16 +2,29 @@
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
+from workers.kernels.attention.fp8 import inverse
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.layers.norm import QKNorm
 
-KVTarget = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Where a step's keys and values go: KV indices int64[T], block * page + offset, and the cached
-keys and values [blocks, page, Hkv, D], contiguous."""
+
+class KVTarget(NamedTuple):
+    """Where a step's keys and values go.
+
+    kv_indices    int64[T], block * page + offset
+    keys, values  [blocks, page, Hkv, D], contiguous
+    scales        of both, int32[blocks, Hkv, page], if they are FP8
+    """
+
+    kv_indices: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    scales: torch.Tensor | None = None
 
 
 def rotate_and_cache(
@@ -44,7 +57,8 @@ def rotate_and_cache(
 
 
 def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
-    """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are."""
+    """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are, or in
+    FP8."""
     _launch(new_keys, new_values, target, (new_keys,) * 4)
 
 
@@ -61,14 +75,15 @@ def _launch(
     kv_heads, head_dim = new_keys.shape[1:]
     qkv, table, positions, out = rotation
     query_norm, key_norm, eps = qk_norm or (table, table, 0.0)
-    _write[(len(positions if target is None else target[0]),)](
+    kv_indices, keys, values, scales = target or KVTarget(positions, new_keys, new_values)
+    _write[(len(kv_indices),)](
         qkv,
         new_keys,
         new_values,
         table,
         positions,
         out,
-        *(target or (positions, new_keys, new_values)),
+        *(kv_indices, keys, values, scales),
         query_norm,
         key_norm,
         eps,
@@ -80,6 +95,7 @@ def _launch(
         ROTARY_DIM=rotary_dim,
         NORM=qk_norm is not None,
         CACHE=target is not None,
+        PAGE=keys.shape[1],
         IN_PLACE=out is qkv,
         HEAD_BLOCK=triton.next_power_of_2(max(num_heads, 1)),
         KV_HEAD_BLOCK=triton.next_power_of_2(kv_heads),
@@ -91,10 +107,10 @@ def _launch(
 
 @triton.jit(do_not_specialize=["positions", "kv_indices"])
 def _write(
-    queries, new_keys, new_values, table, positions, out, kv_indices, keys, values,
-    query_norm, key_norm, eps, key_stride, value_stride,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
-    NORM: tl.constexpr, CACHE: tl.constexpr, IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
+    queries, new_keys, new_values, table, positions, out, kv_indices, keys, values, scales,
+    query_norm, key_norm, eps, key_stride, value_stride, HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, NORM: tl.constexpr,
+    CACHE: tl.constexpr, PAGE: tl.constexpr, IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
     KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     wait_for_previous(PDL)
@@ -111,7 +127,8 @@ def _write(
     low, high = _load(new_keys, low_key, high_key, inside)
     low_value, high_value = _load(new_values, low_key, high_key, inside)
     if CACHE:
-        cached = tl.load(kv_indices + token) * (KV_HEADS * HEAD_DIM)
+        kv_index = tl.load(kv_indices + token)
+        cached = kv_index * (KV_HEADS * HEAD_DIM)
     if ROTARY_DIM:
         turning = pairs < ROTARY_DIM // 2
         angle = table + tl.load(positions + token) * ROTARY_DIM + pairs
@@ -123,18 +140,14 @@ def _write(
         queries += token * key_stride
         low_turned, high_turned = _load(queries, low_query, high_query, within)
         if NORM:
-            low_scale, high_scale = _scales(query_norm, low_at, high_at, HEAD_DIM)
-            low_key_scale, high_key_scale = _scales(key_norm, low_at, high_at, HEAD_DIM)
+            query_weights = _weights(query_norm, low_at, high_at, HEAD_DIM)
+            key_weights = _weights(key_norm, low_at, high_at, HEAD_DIM)
         tl.debug_barrier()
         low_turned, high_turned = low_turned.to(tl.float32), high_turned.to(tl.float32)
         wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
         if NORM:
-            inverse = _inverse_rms(low_turned, high_turned, eps, HEAD_DIM)
-            low_turned *= inverse * low_scale
-            high_turned *= inverse * high_scale
-            inverse = _inverse_rms(wide_low, wide_high, eps, HEAD_DIM)
-            wide_low *= inverse * low_key_scale
-            wide_high *= inverse * high_key_scale
+            low_turned, high_turned = _normed(low_turned, high_turned, query_weights, eps, HEAD_DIM)
+            wide_low, wide_high = _normed(wide_low, wide_high, key_weights, eps, HEAD_DIM)
         out += token * key_stride
         low_turned, high_turned = _turned(low_turned, high_turned, cos, sin, low.dtype)
         _store(out, low_query, high_query, low_turned, high_turned, within)
@@ -144,9 +157,26 @@ def _write(
             out_values = out + (HEADS + KV_HEADS) * HEAD_DIM
             _store(out_values, low_key, high_key, low_value, high_value, inside)
     if CACHE:
-        _store(keys + cached, low_key, high_key, low, high, inside)
         low_value, high_value = _finite(low_value), _finite(high_value)
+        if scales is not None:
+            low, high, key_scales = _quantized(low, high)
+            low_value, high_value, value_scales = _quantized(low_value, high_value)
+            at = (kv_index // PAGE * KV_HEADS + kv_heads) * PAGE + kv_index % PAGE
+            tl.store(scales + at, (key_scales >> 16) | value_scales, mask=kv_heads < KV_HEADS)
+        _store(keys + cached, low_key, high_key, low, high, inside)
         _store(values + cached, low_key, high_key, low_value, high_value, inside)
+
+
+@triton.jit
+def _quantized(low, high):
+    """Both halves of heads [H, D / 2] in E4M3, and the bits of their scales, int32[H, 1]: see
+    `workers/attention/fp8_numbers.py`."""
+    low, high = low.to(tl.float32), high.to(tl.float32)
+    largest = tl.max(tl.maximum(tl.abs(low), tl.abs(high)), axis=1, keep_dims=True)
+    exponent = tl.maximum(((largest.to(tl.int32, bitcast=True) + 0x1FFFFF) >> 23) - 8, 1)
+    scales = exponent << 23
+    factor = inverse(scales.to(tl.float32, bitcast=True))
+    return (low * factor).to(tl.float8e4nv), (high * factor).to(tl.float8e4nv), scales
 
 
 @triton.jit
@@ -180,7 +210,7 @@ def _finite(values):
 
 
 @triton.jit
-def _scales(weight, low_at, high_at, HEAD_DIM: tl.constexpr):
+def _weights(weight, low_at, high_at, HEAD_DIM: tl.constexpr):
     """A norm's weight at the two dimensions of each pair, in float32."""
     low = tl.load(weight + low_at, mask=low_at < HEAD_DIM, other=0.0)
     high = tl.load(weight + high_at, mask=high_at < HEAD_DIM, other=0.0)
@@ -188,10 +218,11 @@ def _scales(weight, low_at, high_at, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def _inverse_rms(low, high, eps, HEAD_DIM: tl.constexpr):
-    """1 / rms of each head [H, 1]. `low` and `high` are 0 outside of it."""
+def _normed(low, high, weights, eps, HEAD_DIM: tl.constexpr):
+    """RMSNorm of each head, by the weights of both halves. `low` and `high` are 0 outside of it."""
     squares = tl.sum(low * low + high * high, axis=1, keep_dims=True)
-    return tl.rsqrt(squares / HEAD_DIM + eps)
+    inverse = tl.rsqrt(squares / HEAD_DIM + eps)
+    return low * (inverse * weights[0]), high * (inverse * weights[1])
 
 
 @triton.jit

@@ -5,12 +5,21 @@
 import triton
 import triton.language as tl
 
+from workers.kernels.attention.fp8 import inverse
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def before_any_key(QUERIES: tl.constexpr, DIM_BLOCK: tl.constexpr):
+    """The state of a running softmax (see `fold_tile`) at its start."""
+    peak, total = tl.full((QUERIES,), float("-inf"), tl.float32), tl.zeros((QUERIES,), tl.float32)
+    return peak, total, tl.zeros((QUERIES, DIM_BLOCK), tl.float32)
+
+
+@triton.jit
 def fold_tile(
-    queries, keys, values, visible, scale, softcap, bias, peak, total, attended,
+    queries, keys, values, scales, visible, scale, softcap, bias, peak, total, attended,
     MASKED: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, MAY_SEE_NONE: tl.constexpr,
 ):  # fmt: skip
     """Fold a tile into a running softmax (Milakov and Gimelshein 2018, arXiv:1805.02867).
@@ -19,9 +28,15 @@ def fold_tile(
     `bias` [M, N] if BIASED. With MAY_SEE_NONE a query may have seen no key yet. The state is
     float32: peak [M] the greatest score, total [M] the sum of 2 ** (score - peak), and attended
     [M, D] that of values with these weights.
+
+    In FP8, keys and values have `scales` [N], powers of two, and `scale` is [M, 1] (see
+    `fp8.in_half`). They are multiplied as float16 into float32: Hopper sums products of FP8 in
+    about 14 bits, which loses what one token of a long context says.
     """
-    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+    scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
     scores *= scale if SOFTCAP or BIASED else scale * LOG2_E
+    if scales is not None:
+        scores *= scales[0][None, :]
     if SOFTCAP:
         # tanh(x) = 1 - 2 / (exp(2 x) + 1), right where the exponential overflows too.
         scores = softcap - 2 * softcap / (tl.exp2(scores * (2 * LOG2_E / softcap)) + 1)
@@ -37,7 +52,15 @@ def fold_tile(
     kept = tl.exp2(peak - base)
     total = total * kept + tl.sum(weights, axis=1)
     attended = attended * kept[:, None]
-    attended = tl.dot(weights.to(values.dtype), values, attended, input_precision="ieee")
+    if scales is not None:
+        # Relative to the tile's largest scale, weights are in float16's range.
+        largest = tl.max(scales[1], axis=0)
+        weights *= (scales[1] * inverse(largest))[None, :]
+        values = values.to(queries.dtype)
+        sums = tl.dot(weights.to(queries.dtype), values, input_precision="ieee")
+        attended += sums * largest
+    else:
+        attended = tl.dot(weights.to(values.dtype), values, attended, input_precision="ieee")
     return higher, total, attended
 
 

@@ -23,7 +23,14 @@ from workers.device.tuning import (
     DECODE_PROGRAMS_PER_PROCESSOR,
     DECODE_TILE_BYTES,
 )
-from workers.kernels.attention.online_softmax import LOG2_E, fold_parts, fold_tile, tile_kv_indices
+from workers.kernels.attention.fp8 import in_half, load_scales
+from workers.kernels.attention.online_softmax import (
+    LOG2_E,
+    before_any_key,
+    fold_parts,
+    fold_tile,
+    tile_kv_indices,
+)
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.launch import processors
 from workers.step.paged_step import PrefixParts
@@ -56,6 +63,7 @@ def attend(
     kind: AttentionKind,
     out: torch.Tensor,
     *,
+    scales: torch.Tensor | None = None,
     min_splits: int = 1,
     prefix: PrefixParts | None = None,
 ) -> None:
@@ -67,6 +75,7 @@ def attend(
     block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
     slots, context_lens  int32[R]
     kind         its scale, window and softcap
+    scales       of a cache in FP8, int32[blocks, Hkv, page] (`workers/attention/fp8_numbers.py`)
     min_splits   the fewest programs among which a context is split
     prefix       the first tokens of some rows, attended by the launch before, with which this one
                  overlaps: row r is token r of its T >= R; not with a window
@@ -76,7 +85,7 @@ def attend(
     seen = longest if kind.window is None else min(longest, kind.window)
     launch = _launch(queries, keys, seen, min_splits, own_parts=prefix is not None)
     paged = keys, values, block_tables, slots, context_lens
-    _attend_with(launch, queries, *paged, kind, out, prefix)
+    _attend_with(launch, queries, *paged, kind, out, prefix, scales)
 
 
 def _launch(
@@ -89,9 +98,10 @@ def _launch(
 ) -> Launch:
     """Choose by shapes, the most tokens that a row may see, and whether these are `own_parts`."""
     kv_heads, head_dim = keys.shape[2:]
-    row_bytes = (1 << (head_dim - 1).bit_length()) * keys.itemsize
+    row_bytes = (1 << (head_dim - 1).bit_length()) * queries.itemsize
     # In float32 more would not fit in registers.
-    tile = 16 if keys.dtype == torch.float32 else min(max(DECODE_TILE_BYTES // row_bytes, 16), 128)
+    fitting = min(max(DECODE_TILE_BYTES // row_bytes, 16), 128)
+    tile = 16 if queries.dtype == torch.float32 else fitting
     tiles = -(-most_tokens // tile)
     # Without splits there are so many programs, which are enough if they fill the GPU.
     programs, present = len(queries) * kv_heads, processors(keys.device)
@@ -112,6 +122,7 @@ def _attend_with(
     kind: AttentionKind,
     out: torch.Tensor,
     prefix: PrefixParts | None = None,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """`attend` with a given launch."""
     (rows, heads, head_dim), (page, kv_heads) = queries.shape, keys.shape[1:3]
@@ -121,7 +132,7 @@ def _attend_with(
         partial = torch.empty(shape, dtype=torch.float32, device=out.device)
         sums = torch.empty(shape[:-1], dtype=torch.float32, device=out.device)
     _attend[(kv_heads, launch.splits, rows)](
-        *(queries, keys, values, block_tables, slots, context_lens, partial, sums),
+        *(queries, keys, values, scales, block_tables, slots, context_lens, partial, sums),
         *(prefix or (out, out, slots, slots)),
         kind.scale,
         kind.softcap or 0.0,
@@ -149,11 +160,12 @@ def _attend_with(
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
-    queries, keys, values, block_tables, slots, context_lens, out, log_sum_exps, prefix_outputs,
-    prefix_sums, starts, parts, scale, softcap, query_stride, table_stride, part_stride,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, PREFIX: tl.constexpr, WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr, GROUP_BLOCK: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    queries, keys, values, scales, block_tables, slots, context_lens, out, log_sum_exps,
+    prefix_outputs, prefix_sums, starts, parts, scale, softcap, query_stride, table_stride,
+    part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, PREFIX: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, GROUP_BLOCK: tl.constexpr,
+    DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         # All programs over the prefixes have waited for the cache's writer when this launch begins:
@@ -184,13 +196,12 @@ def _attend(
     inside = present[:, None] & (dims < HEAD_DIM)[None, :]
     within = heads[:, None] * HEAD_DIM + dims[None, :]
     query = tl.load(queries + row * query_stride + within, mask=inside, other=0.0)
-
-    peak = tl.full((GROUP_BLOCK,), float("-inf"), tl.float32)
-    total = tl.zeros((GROUP_BLOCK,), tl.float32)
-    attended = tl.zeros((GROUP_BLOCK, DIM_BLOCK), tl.float32)
+    query, scale = in_half(query, scale, scales)
+    peak, total, attended = before_any_key(GROUP_BLOCK, DIM_BLOCK)
     peak, total, attended = _fold_tokens(
-        query, keys, values, table, start, end, seen_from, kv_head, scale, softcap, peak, total,
-        attended, KV_HEADS, HEAD_DIM, PAGE, TILE, PREFIX or WINDOW > 0, SOFTCAP, DIM_BLOCK,
+        query, keys, values, scales, table, start, end, seen_from, kv_head, scale, softcap, peak,
+        total, attended,
+        KV_HEADS, HEAD_DIM, PAGE, TILE, PREFIX or WINDOW > 0, SOFTCAP, DIM_BLOCK,
     )  # fmt: skip
     if PDL and PREFIX:
         gdc_wait()
@@ -212,8 +223,8 @@ def _attend(
 
 @triton.jit
 def _fold_tokens(
-    query, keys, values, table, start, end, seen_from, kv_head, scale, softcap, peak, total,
-    attended, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    query, keys, values, scales, table, start, end, seen_from, kv_head, scale, softcap, peak,
+    total, attended, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     TILE: tl.constexpr, FROM: tl.constexpr, SOFTCAP: tl.constexpr, DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fold the tokens [start, end) into a running softmax, without those before `seen_from` if
@@ -229,10 +240,11 @@ def _fold_tokens(
         known = visible[:, None] & (dims < HEAD_DIM)[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
+        tile_scales = load_scales(scales, kv_indices, kv_head, visible, KV_HEADS, PAGE)
         kv_indices = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
         peak, total, attended = fold_tile(
-            query, key, value, visible[None, :], scale, softcap, 0.0, peak, total, attended,
-            True, SOFTCAP, False, False,
+            query, key, value, tile_scales, visible[None, :], scale, softcap, 0.0, peak, total,
+            attended, True, SOFTCAP, False, False,
         )  # fmt: skip
     return peak, total, attended
 

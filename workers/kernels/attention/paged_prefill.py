@@ -18,7 +18,13 @@ from workers.device.tuning import (
     PREFILL_TILE_LARGE_HEADS,
     PrefillTile,
 )
-from workers.kernels.attention.online_softmax import fold_parts, fold_tile, tile_kv_indices
+from workers.kernels.attention.fp8 import in_half, load_scales
+from workers.kernels.attention.online_softmax import (
+    before_any_key,
+    fold_parts,
+    fold_tile,
+    tile_kv_indices,
+)
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.step.paged_step import PrefixParts
 
@@ -28,11 +34,13 @@ class Paging(NamedTuple):
 
     block_tables         int32[S, max_blocks], contiguous. Row slots[r] holds row r's block ids.
     slots, context_lens  int32[R]
+    scales               of a cache in FP8, int32[blocks, Hkv, page]
     """
 
     block_tables: torch.Tensor
     slots: torch.Tensor
     context_lens: torch.Tensor
+    scales: torch.Tensor | None = None
 
 
 def attend(
@@ -93,7 +101,7 @@ def _attend_with(
     heads, head_dim = queries.shape[1:]
     kv_heads = keys.shape[-2]
     query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), tile.query_tile)
-    paged = paging or (query_starts,) * 3
+    paged = paging or Paging(*(query_starts,) * 3)
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
         *(queries, keys, values, query_starts, *paged, out, queries if bias is None else bias),
         *(prefix or (out, out, query_starts, query_starts)),
@@ -142,7 +150,7 @@ _UNALIGNED = [
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
-    queries, keys, values, query_starts, block_tables, slots, context_lens, out, bias,
+    queries, keys, values, query_starts, block_tables, slots, context_lens, scales, out, bias,
     prefix_outputs, prefix_sums, prefix_starts, parts, scale, softcap, query_stride, key_stride,
     table_stride, distances, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
@@ -166,6 +174,7 @@ def _attend(
         queries + (tokens * query_stride + heads * HEAD_DIM)[:, None] + dims[None, :],
         mask=inside, other=0.0,
     )  # fmt: skip
+    query, scale = in_half(query, scale, scales)
     if PAGE:
         table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
         cached = tl.load(context_lens + row) - count
@@ -178,14 +187,13 @@ def _attend(
     positions, earliest = cached + packed // GROUP, cached + first // GROUP
     latest = tl.minimum(cached + (first + QUERY_TILE - 1) // GROUP, limit - 1)
     own_from = tl.load(prefix_starts + row) if PREFIX else 0
-    peak = tl.full((QUERY_TILE,), float("-inf"), tl.float32)
-    total = tl.zeros((QUERY_TILE,), tl.float32)
-    attended = tl.zeros((QUERY_TILE, DIM_BLOCK), tl.float32)
+    peak, total, attended = before_any_key(QUERY_TILE, DIM_BLOCK)
     peak, total, attended = _fold_ranges(
-        query, keys + base, values + base, key_stride, table, own_from, positions, earliest, latest,
-        limit, after, bias + (heads * distances + distances // 2 - positions)[:, None], scale,
-        softcap, peak, total, attended,
-        HEAD_DIM, PAGE, KEY_TILE, FIRST_PART, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
+        query, keys + base, values + base, scales, kv_head, key_stride, table, own_from,
+        positions, earliest, latest, limit, after,
+        bias + (heads * distances + distances // 2 - positions)[:, None], scale, softcap, peak,
+        total, attended,
+        KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, FIRST_PART, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
     )  # fmt: skip
     if PREFIX:
         peak, total, attended = fold_parts(
@@ -199,10 +207,11 @@ def _attend(
 
 @triton.jit
 def _fold_ranges(
-    query, keys, values, key_stride, table, own_from, positions, earliest, latest, limit, after,
-    own_bias, scale, softcap, peak, total, attended,
-    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    query, keys, values, scales, kv_head, key_stride, table, own_from, positions, earliest,
+    latest, limit, after, own_bias, scale, softcap, peak, total, attended,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,
+    FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fold the keys from `own_from` on that queries at `positions`, `earliest` to `latest`, see:
     those before `limit` that are less than `after` behind the query.
@@ -218,21 +227,22 @@ def _fold_ranges(
         common = begin if FIRST_PART == 2 else common
     for part in tl.static_range(FIRST_PART, 3):
         peak, total, attended = fold_tiles(
-            query, keys, values, key_stride, table,
+            query, keys, values, scales, kv_head, key_stride, table,
             begin if part == 0 else (full if part == 1 else common),
             full if part == 0 else (common if part == 1 else end),
             positions, seen, own_bias, scale, softcap, peak, total, attended,
-            part != 1, HEAD_DIM, PAGE, KEY_TILE, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
+            part != 1, KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
         )  # fmt: skip
     return peak, total, attended
 
 
 @triton.jit
 def fold_tiles(
-    query, keys, values, key_stride, table, start, end, positions, seen, own_bias, scale, softcap,
-    peak, total, attended,
-    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    query, keys, values, scales, kv_head, key_stride, table, start, end, positions, seen,
+    own_bias, scale, softcap, peak, total, attended,
+    MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
+    KEY_TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fold the keys [start, end) into a running softmax. Without MASKED, all queries see all."""
     dims = tl.arange(0, DIM_BLOCK)
@@ -247,6 +257,7 @@ def fold_tiles(
         offsets = kv_indices[:, None] * key_stride + dims[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
+        tile_scales = load_scales(scales, kv_indices, kv_head, tokens < end, KV_HEADS, PAGE)
         kv_indices = tile_kv_indices(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
         visible = tokens[None, :] < seen[:, None]
         if WINDOW:
@@ -255,7 +266,7 @@ def fold_tiles(
         if BIASED:
             bias = tl.load(own_bias + tokens[None, :], mask=visible, other=0.0).to(tl.float32)
         peak, total, attended = fold_tile(
-            query, key, value, visible, scale, softcap, bias, peak, total, attended,
+            query, key, value, tile_scales, visible, scale, softcap, bias, peak, total, attended,
             MASKED, SOFTCAP, BIASED, WINDOW > 0,
         )  # fmt: skip
     return peak, total, attended

@@ -13,7 +13,8 @@ import triton.language as tl
 
 from workers.contract.model_config import AttentionKind
 from workers.device.tuning import SHARED_PREFIX_TILE
-from workers.kernels.attention.online_softmax import LOG2_E
+from workers.kernels.attention.fp8 import in_half
+from workers.kernels.attention.online_softmax import LOG2_E, before_any_key
 from workers.kernels.attention.paged_prefill import fold_tiles, tile_for
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.step.paged_step import PrefixParts
@@ -33,6 +34,7 @@ def attend(
     tiles: torch.Tensor,
     parts: PrefixParts,
     kind: AttentionKind,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """softmax(q K^T * scale) V over parts of prefixes, and its log-sum-exp, into `parts`.
 
@@ -43,18 +45,17 @@ def attend(
     tiles        int32[N, 6]: (first token, tokens, row, start, end, part); at most `tokens_a_tile`
                  tokens, or none, that see the positions [start, end) of the row, whole blocks
     kind         its scale and softcap; no window
+    scales       of a cache in FP8, int32[blocks, Hkv, page] (`workers/attention/fp8_numbers.py`)
     """
     (heads, head_dim), (page, kv_heads) = queries.shape[1:], keys.shape[1:3]
     tile = tile_for(head_dim, queries.dtype, SHARED_PREFIX_TILE)
     # A tile of fewer queries than heads share a KV head would not hold one token.
     query_tile = max(tile.query_tile, triton.next_power_of_2(heads // kv_heads))
     _attend[(kv_heads, len(tiles))](
-        *(queries, keys, values, block_tables, slots, tiles, parts.outputs, parts.log_sum_exps),
-        kind.scale,
-        kind.softcap or 0.0,
-        queries.stride(0),
-        block_tables.stride(0),
-        parts.stride,
+        *(queries, keys, values, scales, block_tables, slots, tiles),
+        *(parts.outputs, parts.log_sum_exps),
+        *(kind.scale, kind.softcap or 0.0),
+        *(queries.stride(0), block_tables.stride(0), parts.stride),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -71,8 +72,8 @@ def attend(
 
 @triton.jit(do_not_specialize=["block_tables", "slots", "tiles", "table_stride", "part_stride"])
 def _attend(
-    queries, keys, values, block_tables, slots, tiles, outputs, log_sum_exps, scale, softcap,
-    query_stride, table_stride, part_stride,
+    queries, keys, values, scales, block_tables, slots, tiles, outputs, log_sum_exps,
+    scale, softcap, query_stride, table_stride, part_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
     QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, SOFTCAP: tl.constexpr,
     DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -94,18 +95,17 @@ def _attend(
         queries + (tokens * query_stride + heads * HEAD_DIM)[:, None] + dims[None, :],
         mask=inside, other=0.0,
     )  # fmt: skip
+    query, scale = in_half(query, scale, scales)
     table, base = block_tables + slot * table_stride, kv_head.to(tl.int64) * HEAD_DIM
-    peak = tl.full((QUERY_TILE,), float("-inf"), tl.float32)
-    total = tl.zeros((QUERY_TILE,), tl.float32)
-    attended = tl.zeros((QUERY_TILE, DIM_BLOCK), tl.float32)
+    peak, total, attended = before_any_key(QUERY_TILE, DIM_BLOCK)
     # Whole tiles, then what is left, if blocks are smaller than a tile.
     whole = start + (end - start) // KEY_TILE * KEY_TILE
     for masked in tl.static_range(2):
         peak, total, attended = fold_tiles(
-            query, keys + base, values + base, KV_HEADS * HEAD_DIM, table,
-            whole if masked else start, end if masked else whole,
+            query, keys + base, values + base, scales, kv_head, KV_HEADS * HEAD_DIM,
+            table, whole if masked else start, end if masked else whole,
             packed, packed * 0 + end, 0, scale, softcap, peak, total, attended,
-            masked == 1, HEAD_DIM, PAGE, KEY_TILE, 0, SOFTCAP, False, DIM_BLOCK,
+            masked == 1, KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, 0, SOFTCAP, False, DIM_BLOCK,
         )  # fmt: skip
     here = part * part_stride + tokens * HEADS + heads
     out = (attended / total[:, None]).to(outputs.dtype.element_ty)

@@ -5,7 +5,7 @@ import torch
 
 from tests.workers.attention_problems import Heads
 from tests.workers.kernels.cases import cases, drawn
-from workers.kernels.attention.kv_cache import copy_blocks, rotate_and_cache, write_kv
+from workers.kernels.attention.kv_cache import KVTarget, copy_blocks, rotate_and_cache, write_kv
 from workers.layers.norm import QKNorm
 
 PAGE = 4
@@ -69,8 +69,8 @@ def test_rotate_and_cache(
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
     values = torch.full_like(keys, -7.0)
     before, untouched = heads.clone(), torch.full_like(heads, 9.0)
-    out = heads if in_place else untouched.clone()
-    rotate_and_cache(heads, table, positions, num_heads, out, (kv_indices, keys, values), norm)
+    out, target = heads if in_place else untouched.clone(), KVTarget(kv_indices, keys, values)
+    rotate_and_cache(heads, table, positions, num_heads, out, target, norm)
     assert in_place or torch.equal(heads, before)
     assert torch.equal(out[4], before[4] if in_place else untouched[4])
     for cache, unused, new in (
@@ -93,7 +93,7 @@ def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
     new_keys, new_values = packed[:, 3:6], packed[:, 6:]
     kv_indices = torch.tensor([5, 6, 1], device=device)
     keys, values = torch.zeros(2, 2, PAGE, 3, 80, device=device, dtype=dtype)
-    write_kv(new_keys, new_values, (kv_indices, keys, values))
+    write_kv(new_keys, new_values, KVTarget(kv_indices, keys, values))
     for cache, new in ((keys, new_keys), (values, new_values)):
         expected = torch.zeros_like(cache)
         expected.flatten(0, 1)[kv_indices] = new

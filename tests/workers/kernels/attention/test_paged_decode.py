@@ -32,9 +32,9 @@ def attend(
     paged = (cache.keys, cache.values, step.block_tables, step.slots, step.context_lens)
     out = torch.full_like(queries, torch.nan, memory_format=torch.contiguous_format)
     if launch is None:
-        paged_decode.attend(queries, *paged, kind, out, prefix=prefix)
+        paged_decode.attend(queries, *paged, kind, out, scales=cache.scales, prefix=prefix)
     else:
-        paged_decode._attend_with(launch, queries, *paged, kind, out, prefix)
+        paged_decode._attend_with(launch, queries, *paged, kind, out, prefix, cache.scales)
     return out
 
 

@@ -19,7 +19,8 @@ def attend(
     prefix: PrefixParts | None = None,
 ) -> torch.Tensor:
     step, queries, cache = problem.step, problem.qkv.queries, problem.cache(filled=True)
-    paging = paged_prefill.Paging(step.block_tables, step.slots, step.context_lens)
+    rows = step.block_tables, step.slots, step.context_lens
+    paging = paged_prefill.Paging(*rows, cache.scales)
     longest = longest or int(step.query_lens.max())
     out = torch.full_like(queries, torch.nan, memory_format=torch.contiguous_format)
     given = (queries, cache.keys, cache.values, step.query_starts, longest, problem.want.kind)

@@ -40,7 +40,8 @@ def computed(problem: Problem, most_parts: int, dtype: torch.dtype = torch.float
     step, cache = problem.step, problem.cache(filled=True)
     parts, tiles = unwritten_parts(problem, most_parts, dtype), prefix_tiles(problem, most_parts)
     paged = (cache.keys, cache.values, step.block_tables, step.slots)
-    shared_prefix.attend(problem.qkv.queries, *paged, tiles, parts, problem.want.kind)
+    kind, scales = problem.want.kind, cache.scales
+    shared_prefix.attend(problem.qkv.queries, *paged, tiles, parts, kind, scales)
     return parts
 
 

@@ -1,0 +1,45 @@
+"""Device functions for keys and values in FP8 (`workers/attention/fp8_numbers.py`)."""
+
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def inverse(powers):
+    """1 / x of powers of two in float32, and 2 ** 127 of 0."""
+    return (0x7F000000 - powers.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def in_half(queries, scale, scales):
+    """For keys with `scales`, queries [M, D] in float16, each times a power of two that makes its
+    largest number 1 to 2, and the scale of their scores [M, 1]. Otherwise, and in float32, both as
+    they are.
+
+    E4M3 becomes float16 by one instruction for two numbers, bfloat16 by five, and products of
+    float16 are as fast. All of E4M3 is exact in it, and so is a bfloat16 2 ** -15 of the largest.
+    """
+    if scales is not None and queries.dtype != tl.float32:
+        wide = queries.to(tl.float32)
+        largest = tl.max(tl.abs(wide), axis=1, keep_dims=True)
+        # Of 1.0 to 2.0 only the exponent stays. Its inverse must be finite too.
+        power = largest.to(tl.int32, bitcast=True) & 0x7F800000
+        power = tl.minimum(tl.maximum(power, 0x00800000), 0x7E800000).to(tl.float32, bitcast=True)
+        queries = (wide * inverse(power)).to(tl.float16)
+        scale *= power
+    return queries, scale
+
+
+@triton.jit
+def load_scales(scales, kv_indices, kv_head, known, KV_HEADS: tl.constexpr, PAGE: tl.constexpr):
+    """The scales float32[N] of keys and of values at `kv_indices` [N], 0 where not `known`. None if
+    there are none."""
+    found = None
+    if scales is not None:
+        at = (kv_indices // PAGE * KV_HEADS + kv_head) * PAGE + kv_indices % PAGE
+        both = tl.load(scales + at, mask=known, other=0)
+        keys = (both << 16).to(tl.float32, bitcast=True)
+        found = keys, (both & -0x10000).to(tl.float32, bitcast=True)
+    return found
