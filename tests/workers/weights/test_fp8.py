@@ -47,7 +47,7 @@ SCALE = f"{DOWN}.weight_scale"
 
 def save(folder: Path, layout: Fp8Format, **options: Any) -> Any:
     """A quantised Llama; returns transformers' model with the weights that it stands for."""
-    sizes = BLOCK_SIZES if layout.scales == "block" else {"num_hidden_layers": 2}
+    sizes: dict[str, Any] = BLOCK_SIZES if layout.scales == "block" else {"num_hidden_layers": 2}
     model = save_llama(folder, **sizes)
     quantise(folder, model, layout, **options)
     return model
