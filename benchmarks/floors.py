@@ -19,9 +19,9 @@ from server.bench.workloads import GENERATION, GenerationCase
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import ModelConfig
 
-_BYTES_PER_SECOND, _FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 560e12
-"""Measured on one H200: a device's copy, read and written; bf16 products of large matrices; causal
-attention of prompts."""
+_BYTES_PER_SECOND, _FLOPS, _FP8_FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 1500e12, 560e12
+"""Measured on one H200: a device's copy, read and written; products of large matrices, in bf16 one
+after another, in FP8 with pauses; causal attention of prompts."""
 
 _ITEM_BYTES = 2
 _CASES = {case.name: case for case in GENERATION}
@@ -44,7 +44,9 @@ def _line(report: dict[str, Any]) -> str:
     shape = noted[0] if noted else report["shape"]
     case, figures = _CASES[report["case"]], report["figures"]
     run = msgspec.structs.replace(case, count=int(figures["requests"]))
-    floor = figures["output_tokens"] / floor_seconds(run, _model(shape))
+    engine = report["engine"]
+    in_fp8 = bool(engine.get("weights_in_fp8")), engine.get("kv_cache_dtype") == "fp8_e4m3"
+    floor = figures["output_tokens"] / floor_seconds(run, _model(shape), in_fp8=in_fp8)
     rate = figures["output_tokens_per_s"]
     return f"{shape:16}{case.name:6}{rate:10,.0f}{floor:10,.0f}{rate / floor:9.1%}"
 
@@ -53,18 +55,26 @@ def _model(shape: str) -> ModelConfig:
     return read_model_config(parse_shape(shape))
 
 
-def floor_seconds(case: GenerationCase, model: ModelConfig, max_running: int = 1024) -> float:
+def floor_seconds(
+    case: GenerationCase,
+    model: ModelConfig,
+    max_running: int = 1024,
+    *,
+    in_fp8: tuple[bool, bool] = (False, False),
+) -> float:
     """The least time of a case of one prompt length, without shared prefixes: its prompts, then its
-    rows decoded together, `max_running` at once."""
+    rows decoded together, `max_running` at once. Weights of layers, and keys and values, may be
+    `in_fp8`; the LM head is in 16 bits."""
     rows, prompt, outputs = case.count, case.own, case.outputs
     layers, head = _layer_weights(model), model.vocab_size * model.hidden_size
-    prompts = 2 * layers * rows * prompt / _FLOPS
+    flops, item_bytes = (_FP8_FLOPS, 1) if in_fp8[0] else (_FLOPS, _ITEM_BYTES)
+    prompts = 2 * layers * rows * prompt / flops
     prompts += rows * _attended_pairs(model, prompt) * 4 * _head_width(model) / _ATTENTION_FLOPS
     together = min(rows, max_running)
-    weights = layers + head
-    step = max(weights * _ITEM_BYTES / _BYTES_PER_SECOND, 2 * weights * together / _FLOPS)
+    read = (layers * item_bytes + head * _ITEM_BYTES) / _BYTES_PER_SECOND
+    step = max(read, 2 * together * (layers / flops + head / _FLOPS))
     cached = sum(_seen(model, prompt + number) for number in range(outputs))
-    kv_bytes = 2 * model.num_kv_heads * model.head_dim * _ITEM_BYTES
+    kv_bytes = 2 * model.num_kv_heads * model.head_dim * (1 if in_fp8[1] else _ITEM_BYTES)
     decoding = outputs * step * rows / together
     return prompts + decoding + rows * cached * kv_bytes / _BYTES_PER_SECOND
 

@@ -33,7 +33,7 @@ _GPU = "H200"
 _SETTINGS = (
     *("devices", "stage_layers", "steps_ahead", "transport", "dtype", "attention_backend"),
     *("max_model_len", "max_running", "max_step_tokens", "block_size", "kv_cache_bytes"),
-    *("disable_cascade_attn", "kv_cache_dtype"),
+    *("disable_cascade_attn", "weights_in_fp8", "kv_cache_dtype"),
 )
 
 _OFFLINE_GROUPS: dict[str, Sequence[OfflineCase]] = {
@@ -319,4 +319,8 @@ class _Bench:
             found.append(f"not on an {_GPU}")
         if engine is not None and engine.dtype != "bfloat16":
             found.append(f"in {engine.dtype}")
+        if engine is not None and engine.weights_in_fp8:
+            found.append("with weights in FP8")
+        if engine is not None and engine.cache_dtype != engine.dtype:
+            found.append("with keys and values in FP8")
         return found

@@ -65,12 +65,10 @@ def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
 
 def _bytes_of_shape(execution: ExecutionConfig) -> list[int]:
     model, item = execution.model, ITEM_BYTES[execution.dtype]
-    hidden, own = model.hidden_size, model.quantization
+    hidden = model.hidden_size
     attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
     mlp = (3 if model.gated else 2) * hidden * model.intermediate_size
-    layer = (attention + mlp) * (
-        execution.fp8_item_bytes if own is not None and own.of_weights else item
-    )
+    layer = (attention + mlp) * (execution.fp8_item_bytes if execution.weights_in_fp8 else item)
     sizes = [layers * layer for layers in planned_layers(execution)]
     sizes[0] += model.vocab_size * hidden * item
     if _has_lm_head(execution) and not model.tie_word_embeddings:

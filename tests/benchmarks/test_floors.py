@@ -26,3 +26,15 @@ def test_a_window_bounds_what_is_attended_to() -> None:
     pairs = 32 * (200e6 - 19.5e6)
     assert whole - windowed == pytest.approx(pairs * 4 * 32 * 128 / 560e12, rel=0.01)
     assert floor_seconds(long, msgspec.structs.replace(LLAMA, attention=(wide,))) == whole
+
+
+def test_weights_in_fp8_are_half_as_many_bytes_but_for_the_head() -> None:
+    in_fp8 = floor_seconds(ONE, LLAMA, in_fp8=(True, False))
+    assert in_fp8 / ONE.outputs == pytest.approx((7.0e9 + 0.525e9 * 2) / 4.27e12, rel=0.02)
+
+
+def test_keys_and_values_in_fp8_are_half_as_many_bytes() -> None:
+    many = msgspec.structs.replace(ONE, count=256)
+    saved = floor_seconds(many, LLAMA) - floor_seconds(many, LLAMA, in_fp8=(False, True))
+    tokens = 256 * sum(128 + output for output in range(256))
+    assert saved == pytest.approx(tokens * 32 * 2 * 8 * 128 / 4.27e12, rel=0.01)

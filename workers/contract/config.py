@@ -106,6 +106,11 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return model, self.task, dtypes, lengths, self.num_stages, self.threads
 
     @property
+    def weights_in_fp8(self) -> bool:
+        """Whether layers have weights in FP8, whatever the devices make of them."""
+        return self.model.quantization is not None and self.model.quantization.of_weights
+
+    @property
     def cache_dtype(self) -> CacheDtype:
         """The dtype of cached keys and values."""
         without = self.kv_cache_dtype == "auto" or not self.model.has_kv_cache

@@ -62,11 +62,10 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
         _read(config, model, weights)
     del weights  # packing a weight frees it
     model.pack()
-    quantization = config.model.quantization
-    if quantization is not None and quantization.of_weights and config.fp8_item_bytes > 1:
+    if config.weights_in_fp8 and config.fp8_item_bytes > 1:
         _logger.info(
             "%s; dequantised to %s for %s, %s bytes of weights in all",
-            *(quantization, config.dtype, config.device_type, f"{weight_bytes:,}"),
+            *(config.model.quantization, config.dtype, config.device_type, f"{weight_bytes:,}"),
         )
     return LoadedModel(model, weight_bytes, time.monotonic() - start)
 
