@@ -69,7 +69,7 @@ EVERY_FLAG = (
     "--quantization fp8 --ignore-config-keys a,b.c --load-format dummy --attention-backend triton "
     "--pipeline-stages 2 --stage-layers 9,8 --steps-ahead 0 --disable-cascade-attn "
     "--transport peer-memory --max-model-len 1000 --max-running 16 --max-step-tokens 512 "
-    "--block-size 32 --kv-cache-memory 1.5GiB --threads 4 "
+    "--block-size 32 --kv-cache-dtype fp8 --kv-cache-memory 1.5GiB --threads 4 "
     "--default-model gpt-4o --host 0.0.0.0 --port 9000 --api-workers 2 --api-key k "
     "--api-key-file {folder}/keys --api-key-file /run/keys "
     "--tls-cert {folder}/tls/server.crt --tls-key /home/me/server.key "
