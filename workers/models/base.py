@@ -61,7 +61,7 @@ class StageModel(Layer, ABC):
     embedding_name  canonical name of the word embedding
     lm_head_name    that of the LM head, which may be tied to it; empty without one
     layers          the stage's layers in order; at least one
-    position_bias   [H, 2 * max_position - 1], contiguous: the learned bias of attention's scores
+    position_bias   [H, 2 * max_position - 1], contiguous: a bias of attention's scores by distance
                     (see `AttentionBackend.plan_packed`), read once the weights are packed
     """
 
@@ -113,12 +113,19 @@ class StageModel(Layer, ABC):
         return vector_modules(config.worker_modules, placement)
 
     def _make_lm_head(
-        self, config: ModelConfig, placement: Placement, words: Embedding | None, *, bias: bool
+        self,
+        config: ModelConfig,
+        placement: Placement,
+        words: Embedding | None,
+        *,
+        bias: bool,
+        in_features: int | None = None,
     ) -> Linear:
-        """The LM head. Tied to `words`, if these are on this stage, it shares their weight."""
+        """The LM head, of `in_features` if not of the model's width. Tied to `words`, if these are
+        on this stage, it shares their weight."""
         shared = words.weight if self._tied and words is not None else None
-        members = {self.lm_head_name: config.vocab_size}
-        return Linear(config.hidden_size, members, placement, bias=bias, tied=shared)
+        members, size = {self.lm_head_name: config.vocab_size}, in_features or config.hidden_size
+        return Linear(size, members, placement, bias=bias, tied=shared)
 
 
 def model_class(architecture: str) -> type[StageModel]:
