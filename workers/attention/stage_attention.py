@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.attention.base import QKV, AttentionBackend, LayerCache
+from workers.attention.distance_vectors import DistanceVectors
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.layers.norm import QKNorm, rms_norm
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
@@ -21,6 +22,7 @@ class LayerAttention(NamedTuple):
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
     qk_norm: QKNorm | None
+    vectors: DistanceVectors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class StepAttention:
         `out`, of the same shape, if given.
         """
         stage, step = self._stage, self._step
-        backend, rotary, norm = stage.layers[layer]
+        backend, rotary, norm, _ = stage.layers[layer]
         if qkv.is_cuda and rotary is not None:
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
@@ -123,7 +125,12 @@ class StepAttention:
         if isinstance(self._step, PagedStep):
             attended = backend.attend_paged(own, self._stage.caches[layer], plan, out)
         else:
-            attended = backend.attend_packed(own, plan)
+            vectors = self._stage.layers[layer].vectors
+            attended = (
+                backend.attend_packed(own, plan)
+                if vectors is None
+                else backend.attend_disentangled(own, plan, vectors)
+            )
         return _lengthened(attended, len(qkv.queries))
 
     def attend_in_last_layer(
@@ -155,7 +162,7 @@ class StepAttention:
 
     def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
         """Without fused kernels."""
-        _, rotary, norm = self._stage.layers[layer]
+        _, rotary, norm, _ = self._stage.layers[layer]
         split = self._stage.split_qkv(qkv)
         if norm is not None:
             # Each attention head is normalised by itself.

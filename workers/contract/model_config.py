@@ -160,6 +160,18 @@ class LinearBias(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
     takes a slope of its own times the distance from each score."""
 
 
+class DisentangledBias(msgspec.Struct, frozen=True, kw_only=True, tag="disentangled"):
+    """Products of a query, and of a key, with vectors of their distance, added to each score (He
+    et al. 2020, arXiv:2006.03654).
+
+    Distances are in 2 * `span` buckets, behind and ahead. Up to span / 2 tokens each has its own,
+    the others share those up to `max_distance` tokens. Without that number each has its own.
+    """
+
+    span: int
+    max_distance: int | None = None
+
+
 class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     """Attention in one kind of layer.
 
@@ -175,7 +187,7 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     scale: float
     softcap: float | None = None
-    position_bias: PositionBias | LinearBias | None = None
+    position_bias: PositionBias | LinearBias | DisentangledBias | None = None
     rope: RopeConfig | None = None
 
     def narrowed(self, window: int | None, max_position: int) -> Self:

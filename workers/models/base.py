@@ -15,6 +15,7 @@ from typing import ClassVar, TypeVar
 import torch
 import torch.nn.functional as F
 
+from workers.attention.distance_vectors import DistanceVectors
 from workers.attention.stage_attention import QKV, StepAttention
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.model_config import (
@@ -39,9 +40,11 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 class StageLayer(Layer, ABC):
     """A layer as two halves, before and after attention, for any number of tokens. `qk_norm` are
-    norms of queries and keys before they are rotated, if the model has them."""
+    norms of queries and keys before they are rotated, `vectors` those of distances, if the model
+    has them."""
 
     qk_norm: QKNorm | None = None
+    vectors: DistanceVectors | None = None
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -159,6 +159,24 @@ _JINA_FEATURES = _SEGMENTS | {
     "biases": weights(r"(query|key|value|dense|wo)\.bias", 0.0),
 }
 
+_DEBERTA = _SIZES | {
+    "max_position_embeddings": LIMIT,
+    "relative_attention": True,
+    "position_buckets": 16,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}
+_DEBERTA_FEATURES = {
+    "distances": weights("rel_embeddings", 0.0),
+    "buckets_off_by_one": weights("rel_embeddings", move_rows),
+    "buckets": keys(max_relative_positions=40),
+    "norm_of_distances": weights(r"encoder\.LayerNorm\.weight", 1.0),
+    "norms": weights(r"output\.LayerNorm\.weight", 1.0),
+    "biases": weights(r"(query|key|value)_proj\.bias", 0.0),
+}
+
 _FAMILIES: dict[str, dict[str, Any]] = {
     "Bert": _BERT,
     "Roberta": _ROBERTA,
@@ -173,6 +191,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "EuroBert": _SIZES
     | {"max_position_embeddings": LIMIT, "num_key_value_heads": 2}
     | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "DebertaV2": _DEBERTA,
     "New": _GTE,
     "Gte": _GTE,
     "JinaBert": _JINA,
@@ -271,6 +290,21 @@ ENCODERS: dict[str, TinyModel] = {
     ),
     "eurobert_words": _tiny("EuroBertForMaskedLM"),
     "eurobert_words_tied": _tiny("EuroBertForMaskedLM", tie_word_embeddings=True),
+    "deberta": _tiny("DebertaV2Model", _DEBERTA_FEATURES),
+    "deberta_single_distances": _tiny(
+        "DebertaV2Model",
+        position_buckets=-1,
+        max_relative_positions=50,
+        pos_att_type=["c2p", "p2c"],
+    ),
+    "deberta_embeddings": _tiny(
+        "DebertaV2Model",
+        {"positions": weights("position_embeddings", 0.0)} | _SEGMENTS,
+        position_biased_input=True,
+        type_vocab_size=2,
+    ),
+    "deberta_label": _tiny("DebertaV2ForSequenceClassification", _POOLER, num_labels=1),
+    "deberta_words": _tiny("DebertaV2ForMaskedLM"),
     "gte": _tiny("NewModel", _GTE_FEATURES, rope_scaling={"type": "ntk", "factor": 2.0}),
     "gte_segments": _tiny("NewModel", _SEGMENTS, type_vocab_size=2, pack_qkv=False),
     "gte_labels": _tiny("NewForSequenceClassification", _POOLER, type_vocab_size=1),

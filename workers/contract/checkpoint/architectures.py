@@ -138,6 +138,12 @@ FAMILIES: Mapping[str, Family] = {
     ),
     **_encoder("JinaBert", encoders.read_jina, encoders.JINA_NAMES, known_code=("modeling_bert",)),
     **_encoder(
+        "DebertaV2",
+        encoders.read_deberta,
+        encoders.DEBERTA_NAMES,
+        module="workers.models.disentangled:Disentangled",
+    ),
+    **_encoder(
         "NomicBert",
         encoders.read_nomicbert,
         encoders.NOMICBERT_NAMES,

@@ -14,6 +14,8 @@ Each reader obeys a class of transformers and raises ModelConfigError. The first
   network.
 - Jina embeddings 2 (arXiv:2310.19923): scores fall with the distance (ALiBi), and a gated
   feed-forward network.
+- DeBERTa 2 and 3 (arXiv:2006.03654, arXiv:2111.09543): scores also depend on the distance of the
+  two tokens by what these are.
 - NomicBERT (arXiv:2402.01613): rotary positions, a gated feed-forward network, no biases.
 - ModernBERT (arXiv:2412.13663): blocks normalise their input, and some layers attend within a
   window.
@@ -24,11 +26,12 @@ from typing import Any
 
 import msgspec
 
-from workers.contract.checkpoint.config_keys import MOST_WIDTH, each
+from workers.contract.checkpoint.config_keys import MOST_TOKENS, MOST_WIDTH, each, shown_value
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.model_config import (
     ActivationName,
     AttentionKind,
+    DisentangledBias,
     EncoderConfig,
     LinearBias,
     LinearScaling,
@@ -250,6 +253,69 @@ GTE_NAMES = (
     (r"^lm_head\.dense\.", "cls.predictions.transform.dense."),
     (r"^lm_head\.norm\.", "cls.predictions.transform.LayerNorm."),
     (r"^lm_head\.decoder\.", "cls.predictions.decoder."),
+)
+
+
+def read_deberta(keys: ShapeKeys) -> ModelShape:
+    keys.neutral(
+        each("conv_kernel_size", 0, None)
+        | each("legacy", True, None)
+        | each("embedding_size pooler_hidden_size", keys.values.get("hidden_size"), None)
+    )
+    keys.ignore("conv_act", "conv_groups", "pooler_dropout")
+    for name in ("relative_attention", "share_att_key"):
+        if not keys.read(name, bool, False):
+            keys.refuse_key(name, "false is not supported")
+    keys.choice("norm_rel_ebd", {"layer_norm": None}, "none")
+    _check_products(keys)
+    sizes = keys.read_sizes()
+    hidden_act = keys.read_activation("hidden_act", "gelu")
+    family = EncoderConfig(
+        hidden_act=hidden_act,
+        head_act=hidden_act,
+        pooler_act=keys.read_activation("pooler_hidden_act", "gelu"),
+        norm_eps=keys.read("layer_norm_eps", float, 1e-7),
+        type_vocab_size=keys.size("type_vocab_size", MOST_WIDTH, least=0, default=0),
+        positions=keys.read("position_biased_input", bool, True),
+    )
+    # A score is one of three summands.
+    kind = AttentionKind(
+        causal=False,
+        scale=(3 * sizes.head_dim) ** -0.5,
+        position_bias=_distances(keys, sizes.max_position),
+    )
+    return keys.shape(sizes, [kind] * sizes.num_layers, family, tied=True)
+
+
+def _check_products(keys: ShapeKeys) -> None:
+    """Refuse fewer than both products with distances. They are in a list, or joined by |."""
+    name, products = "pos_att_type", keys.values.get("pos_att_type")
+    if isinstance(products, str):
+        keys.ignore(name)
+        named = [one.strip().lower() for one in products.split("|")]
+    else:
+        named = keys.read(name, list[str], [])
+    if {*named} != {"c2p", "p2c"}:
+        keys.refuse_key(name, f"{shown_value(products)} is not supported (c2p with p2c)")
+
+
+def _distances(keys: ShapeKeys, max_position: int) -> DisentangledBias:
+    """Numbers below 1 mean none."""
+    buckets = keys.size("position_buckets", MOST_TOKENS, least=-1, default=-1)
+    most = keys.size("max_relative_positions", MOST_TOKENS, least=-1, default=-1)
+    most = most if most > 0 else max_position
+    if buckets <= 0:
+        return DisentangledBias(span=most)
+    if not 4 <= buckets <= 2 * (most - 2):
+        raise keys.error(f"position_buckets {buckets} do not fit distances of {most} tokens")
+    return DisentangledBias(span=buckets, max_distance=most)
+
+
+DEBERTA_NAMES = (
+    (r"^deberta\.", ""),
+    (r"\.attention\.self\.(query|key|value)_proj\.", r".attention.self.\1."),
+    (r"^(lm|mask)_predictions\.", "unused_pooler."),
+    (r"^cls\.predictions\.bias$", "cls.predictions.decoder.bias"),
 )
 
 

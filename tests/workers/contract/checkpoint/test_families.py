@@ -26,7 +26,15 @@ ACTIVATION_KEYS = {
     "ModernBert": ["hidden_activation", "classifier_activation"],
 }
 """Names of the key in families that do not call it `hidden_act`."""
-NEEDED = {"JinaBert": {"feed_forward_type": "geglu", "position_embedding_type": "alibi"}}
+NEEDED: dict[str, dict[str, Any]] = {
+    "JinaBert": {"feed_forward_type": "geglu", "position_embedding_type": "alibi"},
+    "DebertaV2": {
+        "relative_attention": True,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "pos_att_type": "c2p|p2c",
+    },
+}
 """Keys that a family cannot do without."""
 ARCHITECTURES = {family.name: name for name, family in FAMILIES.items()} | {
     "Gemma3": "Gemma3ForCausalLM"

@@ -10,6 +10,7 @@ from tests.workers.contract.checkpoint.config_files import PUBLISHED, WITH_OWN_C
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import (
     DecoderConfig,
+    DisentangledBias,
     EncoderConfig,
     LinearBias,
     LinearScaling,
@@ -50,6 +51,9 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     european = told["EuroBERT/EuroBERT-210m"]
     assert (european.has_kv_cache, european.classifier_pooling) == (False, "mean")
     assert european.attention[0].rope == RopeConfig(theta=250_000.0)
+    disentangled = told["mixedbread-ai/mxbai-rerank-base-v1"]
+    assert disentangled.attention[0].position_bias == DisentangledBias(span=256, max_distance=512)
+    assert disentangled.attention[0].scale == pytest.approx(192**-0.5)
     small = told["google/gemma-3-4b-it"]
     assert (small.num_heads, small.num_kv_heads, small.head_dim) == (8, 4, 256)
     assert (small.vocab_size, small.max_model_len) == (262_208, 131_072)
