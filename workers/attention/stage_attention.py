@@ -120,17 +120,14 @@ class StepAttention:
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
         given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
-        backend, own = self._stage.layers[layer].backend, qkv.first(self._total)
+        (backend, *_, vectors), own = self._stage.layers[layer], qkv.first(self._total)
         plan = self._plan(backend)
         if isinstance(self._step, PagedStep):
             attended = backend.attend_paged(own, self._stage.caches[layer], plan, out)
+        elif vectors is not None:
+            attended = backend.attend_disentangled(own, plan, vectors)
         else:
-            vectors = self._stage.layers[layer].vectors
-            attended = (
-                backend.attend_packed(own, plan)
-                if vectors is None
-                else backend.attend_disentangled(own, plan, vectors)
-            )
+            attended = backend.attend_packed(own, plan)
         return _lengthened(attended, len(qkv.queries))
 
     def attend_in_last_layer(

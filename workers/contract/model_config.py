@@ -328,6 +328,17 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
         """Whether two products go into the feed-forward network, one of them a gate."""
         return not isinstance(self.family, EncoderConfig) or self.family.gated
 
+    @property
+    def shared_layers(self) -> bool:
+        """Whether all layers are one."""
+        return isinstance(self.family, EncoderConfig) and self.family.shared_layers
+
+    @property
+    def embedding_size(self) -> int:
+        """Numbers of a token's embedding, and of the state that an LM head gets."""
+        own = self.family.embedding_size if isinstance(self.family, EncoderConfig) else None
+        return own or self.hidden_size
+
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 

@@ -116,19 +116,12 @@ class StageModel(Layer, ABC):
         return vector_modules(config.worker_modules, placement)
 
     def _make_lm_head(
-        self,
-        config: ModelConfig,
-        placement: Placement,
-        words: Embedding | None,
-        *,
-        bias: bool,
-        in_features: int | None = None,
+        self, config: ModelConfig, placement: Placement, words: Embedding | None, *, bias: bool
     ) -> Linear:
-        """The LM head, of `in_features` if not of the model's width. Tied to `words`, if these are
-        on this stage, it shares their weight."""
+        """The LM head. Tied to `words`, if these are on this stage, it shares their weight."""
         shared = words.weight if self._tied and words is not None else None
-        members, size = {self.lm_head_name: config.vocab_size}, in_features or config.hidden_size
-        return Linear(size, members, placement, bias=bias, tied=shared)
+        members = {self.lm_head_name: config.vocab_size}
+        return Linear(config.embedding_size, members, placement, bias=bias, tied=shared)
 
 
 def model_class(architecture: str) -> type[StageModel]:

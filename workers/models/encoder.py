@@ -172,7 +172,7 @@ class EncoderModel(StageModel):
         elif isinstance(bias, LinearBias):
             table = linear_bias(heads, length)
             self.position_bias = table.to(placement.device, placement.dtype)
-        if family_config(config, EncoderConfig).shared_layers:
+        if config.shared_layers:
             self.layers = [EncoderLayer(config, "encoder.layer.0", placement)] * len(share.layers)
         else:
             names = [f"encoder.layer.{i}" for i in share.layers]
@@ -180,8 +180,7 @@ class EncoderModel(StageModel):
 
     def _make_embeddings(self, config: ModelConfig, placement: Placement) -> EncoderEmbeddings:
         family = family_config(config, EncoderConfig)
-        own, wide = family.embedding_size, {_PROJECTION: config.hidden_size}
-        size = own or config.hidden_size
+        size, wide = config.embedding_size, {_PROJECTION: config.hidden_size}
         first, types = family.first_position, family.type_vocab_size
         positions = first + config.max_position if family.positions else 0
         return EncoderEmbeddings(
@@ -189,17 +188,15 @@ class EncoderModel(StageModel):
             LayerNorm("embeddings.LayerNorm", size, family.norm_eps, placement),
             Embedding(_POSITIONS, positions, size, placement, first) if positions else None,
             Embedding(_TYPES, types, size, placement) if types else None,
-            Linear(size, wide, placement, bias=True) if own else None,
+            Linear(size, wide, placement, bias=True) if family.embedding_size else None,
         )
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embeddings)(step)
 
-    def _make_decoder(
-        self, config: ModelConfig, placement: Placement, *, bias: bool, size: int | None = None
-    ) -> Linear:
+    def _make_decoder(self, config: ModelConfig, placement: Placement, *, bias: bool) -> Linear:
         words = None if self._embeddings is None else self._embeddings.words
-        return self._make_lm_head(config, placement, words, bias=bias, in_features=size)
+        return self._make_lm_head(config, placement, words, bias=bias)
 
 
 class EncoderForSequenceClassification(EncoderModel):
@@ -224,11 +221,11 @@ class EncoderForMaskedLM(EncoderModel):
     lm_head_name = _DECODER
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
-        family, wide = family_config(config, EncoderConfig), config.hidden_size
-        size = family.embedding_size or wide
-        dense = Linear(wide, {f"{_TRANSFORM}.dense": size}, placement, bias=True)
+        family, size = family_config(config, EncoderConfig), config.embedding_size
+        members = {f"{_TRANSFORM}.dense": size}
+        dense = Linear(config.hidden_size, members, placement, bias=True)
         norm = LayerNorm(f"{_TRANSFORM}.LayerNorm", size, family.norm_eps, placement)
-        decoder = self._make_decoder(config, placement, bias=True, size=size)
+        decoder = self._make_decoder(config, placement, bias=True)
         return Chain(dense, ACTIVATIONS[family.head_act], norm, decoder)
 
 

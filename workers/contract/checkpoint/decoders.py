@@ -92,9 +92,13 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
     return _shape(keys, sizes, layers, norm_eps=1e-5, fused_projections=True)
 
 
-_LATE = {"bos": False, "mean": False, "late": True}
-_POOLED: Mapping[str, PoolingMode] = {"bos": "cls", "mean": "mean", "late": "mean"}
-"""By `classifier_pooling`. The mean of late logits is the logits of the last states' mean."""
+_POOLED: Mapping[str, tuple[PoolingMode, bool]] = {
+    "bos": ("cls", False),
+    "mean": ("mean", False),
+    "late": ("mean", True),
+}
+"""By `classifier_pooling` the pooling, and whether it follows the classifier's first layer. Late
+pooling, the mean of tokens' logits, is the logits of these states' mean."""
 
 
 def read_eurobert(keys: ShapeKeys) -> ModelShape:
@@ -103,10 +107,9 @@ def read_eurobert(keys: ShapeKeys) -> ModelShape:
     keys.ignore("bos_token", "eos_token", "mask_token", "pad_token")
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
     kind = msgspec.structs.replace(keys.read_causal(sizes), causal=False)
-    late = keys.choice("classifier_pooling", _LATE, "late")
+    pooling, late = keys.choice("classifier_pooling", _POOLED, "late")
     own: Any = {"qkv_bias": bias, "output_bias": bias, "late_pooling": late}
     shape = _shape(keys, sizes, [kind] * sizes.num_layers, norm_eps=1e-5, **own)
-    pooling = keys.choice("classifier_pooling", _POOLED, "late")
     return msgspec.structs.replace(shape, classifier_pooling=pooling)
 
 

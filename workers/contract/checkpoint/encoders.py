@@ -278,7 +278,7 @@ def read_deberta(keys: ShapeKeys) -> ModelShape:
         type_vocab_size=keys.size("type_vocab_size", MOST_WIDTH, least=0, default=0),
         positions=keys.read("position_biased_input", bool, True),
     )
-    # A score is one of three summands.
+    # A score is the sum of three products.
     kind = AttentionKind(
         causal=False,
         scale=(3 * sizes.head_dim) ** -0.5,
