@@ -47,9 +47,11 @@ def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list
         name = inner_name(stored) if model.wrapped else stored
         if name is None or (_LM_HEAD.search(name) and not reads_lm_head) or _SCALE.search(name):
             continue
-        layer = _LAYER.search(name)
+        layer = _LAYER.search(family_of(model.architecture).canonical_name(name))
         if layer is not None and int(layer[1]) < len(stages):
-            sizes[stages[int(layer[1])]] += count * _layer_item_bytes(execution, name)
+            own = range(len(sizes)) if model.shared_layers else [stages[int(layer[1])]]
+            for stage in own:
+                sizes[stage] += count * _layer_item_bytes(execution, name)
         else:
             sizes[0 if "embed" in name else -1] += count * ITEM_BYTES[execution.dtype]
     return _with_tied_copy(execution, sizes)
@@ -69,10 +71,11 @@ def _bytes_of_shape(execution: ExecutionConfig) -> list[int]:
     attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
     mlp = (3 if model.gated else 2) * hidden * model.intermediate_size
     layer = (attention + mlp) * (execution.fp8_item_bytes if execution.weights_in_fp8 else item)
-    sizes = [layers * layer for layers in planned_layers(execution)]
-    sizes[0] += model.vocab_size * hidden * item
+    planned = planned_layers(execution)
+    sizes = [(1 if model.shared_layers else layers) * layer for layers in planned]
+    sizes[0] += model.vocab_size * model.embedding_size * item
     if _has_lm_head(execution) and not model.tie_word_embeddings:
-        sizes[-1] += model.vocab_size * hidden * item
+        sizes[-1] += model.vocab_size * model.embedding_size * item
     return _with_tied_copy(execution, sizes)
 
 
@@ -85,7 +88,7 @@ def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:
     """Add the copy of a tied embedding that the last of several stages has."""
     model = execution.model
     if len(sizes) > 1 and model.tie_word_embeddings and _has_lm_head(execution):
-        sizes[-1] += model.vocab_size * model.hidden_size * ITEM_BYTES[execution.dtype]
+        sizes[-1] += model.vocab_size * model.embedding_size * ITEM_BYTES[execution.dtype]
     return sizes
 
 

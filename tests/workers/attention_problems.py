@@ -10,6 +10,7 @@ import torch
 
 from tests.workers.step_maker import encoder_step
 from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, LayerCache
+from workers.attention.distance_vectors import DistanceVectors
 from workers.attention.fp8_numbers import dequantized, packed, quantized
 from workers.contract.model_config import AttentionKind
 from workers.step.packed_step import PackedStep
@@ -141,7 +142,7 @@ def in_fp8(heads: torch.Tensor, random_numbers: torch.Generator) -> torch.Tensor
 
 
 class PackedProblem:
-    """A step of whole texts, and the position bias of their heads if there is one."""
+    """A step of whole texts, with any position bias of their heads, or any vectors of distances."""
 
     def __init__(
         self,
@@ -149,8 +150,9 @@ class PackedProblem:
         want: AttentionNeeds,
         *,
         bias: torch.Tensor | None = None,
+        vectors: DistanceVectors | None = None,
     ) -> None:
-        self.lengths, self.want, self.bias = lengths, want, bias
+        self.lengths, self.want, self.bias, self.vectors = lengths, want, bias, vectors
         step = encoder_step([[0] * length for length in lengths])
         self.step = PackedStep.of(step, torch.device(want.device))
         shape = (sum(lengths), want.num_heads + 2 * want.num_kv_heads, want.head_dim)
@@ -164,7 +166,10 @@ class PackedProblem:
 
     def solve(self, backend: AttentionBackend) -> torch.Tensor:
         """A backend's answer, [T, H, D]."""
-        return backend.attend_packed(self.qkv, backend.plan_packed(self.step, self.bias))
+        plan = backend.plan_packed(self.step, self.bias)
+        if self.vectors is not None:
+            return backend.attend_disentangled(self.qkv, plan, self.vectors)
+        return backend.attend_packed(self.qkv, plan)
 
 
 def split_qkv(packed: torch.Tensor, want: AttentionNeeds) -> QKV:

@@ -21,6 +21,7 @@ from workers.attention.base import (
 from workers.attention.fp8_numbers import FP8, packed
 from workers.contract.attention_backends import AttentionBackendName
 from workers.contract.messages import EncodeStep
+from workers.contract.model_config import DisentangledBias
 from workers.device.choices import Choices, version_of
 from workers.device.timing import Stopwatch
 from workers.step.packed_step import PackedStep
@@ -171,7 +172,11 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
     yield "no bidirectional attention", able.bidirectional or needs.paged
     yield "no windows", windows or kind.window is None
     yield "no softcap", able.softcap or kind.softcap is None
-    yield "no position bias", able.position_bias or kind.position_bias is None
+    bias = kind.position_bias
+    if isinstance(bias, DisentangledBias):
+        yield "no disentangled attention", able.disentangled
+    else:
+        yield "no position bias", able.position_bias or bias is None
     yield f"not for device {device!r}", device in able.devices
     yield f"not for {needs.dtype}", needs.dtype in able.dtypes
     cached = "an FP8 KV cache" if needs.fp8_cache else "a KV cache of the model's dtype"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from workers.attention.distance_vectors import DistanceVectors
 from workers.attention.fp8_numbers import FP8, dequantized, packed, quantized, unpacked
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.contract.model_config import AttentionKind
@@ -19,6 +20,7 @@ class Capabilities:
     """Abilities of a backend, checked against a model's needs at start. All scale scores.
 
     causal_windows, bidirectional_windows, softcap, position_bias  as in `AttentionKind`
+    disentangled       the products of a `DisentangledBias`, which is no `position_bias` here
     head_dims          sizes of attention heads; None for any
     compute_majors     first numbers of CUDA compute capabilities; None for any
     page_multiple      divides the block sizes that the backend can read
@@ -42,6 +44,7 @@ class Capabilities:
     bidirectional_windows: bool = False
     softcap: bool = False
     position_bias: bool = False
+    disentangled: bool = False
     head_dims: Sequence[int] | None = None
     page_multiple: int = 1
     chunks_graph_safe: bool = False
@@ -174,3 +177,7 @@ class AttentionBackend(ABC):
     @abstractmethod
     def attend_packed(self, qkv: QKV, plan: Any) -> torch.Tensor:
         """Attend from each token to all of its row. Returns [T, num_heads, head_dim]."""
+
+    def attend_disentangled(self, qkv: QKV, plan: Any, vectors: DistanceVectors) -> torch.Tensor:
+        """Like `attend_packed`, with the scores of `vectors` too. Needs `disentangled`."""
+        raise NotImplementedError

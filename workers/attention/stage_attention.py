@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.attention.base import QKV, AttentionBackend, LayerCache
+from workers.attention.distance_vectors import DistanceVectors
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.layers.norm import QKNorm, rms_norm
 from workers.layers.rotary import RotaryEmbedding, Rotation, rotate
@@ -21,6 +22,7 @@ class LayerAttention(NamedTuple):
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
     qk_norm: QKNorm | None
+    vectors: DistanceVectors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class StepAttention:
         `out`, of the same shape, if given.
         """
         stage, step = self._stage, self._step
-        backend, rotary, norm = stage.layers[layer]
+        backend, rotary, norm, _ = stage.layers[layer]
         if qkv.is_cuda and rotary is not None:
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
@@ -118,10 +120,12 @@ class StepAttention:
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
         given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
-        backend, own = self._stage.layers[layer].backend, qkv.first(self._total)
+        (backend, *_, vectors), own = self._stage.layers[layer], qkv.first(self._total)
         plan = self._plan(backend)
         if isinstance(self._step, PagedStep):
             attended = backend.attend_paged(own, self._stage.caches[layer], plan, out)
+        elif vectors is not None:
+            attended = backend.attend_disentangled(own, plan, vectors)
         else:
             attended = backend.attend_packed(own, plan)
         return _lengthened(attended, len(qkv.queries))
@@ -155,7 +159,7 @@ class StepAttention:
 
     def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
         """Without fused kernels."""
-        _, rotary, norm = self._stage.layers[layer]
+        _, rotary, norm, _ = self._stage.layers[layer]
         split = self._stage.split_qkv(qkv)
         if norm is not None:
             # Each attention head is normalised by itself.

@@ -144,7 +144,7 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 return declared
 
 
-class PositionBias(msgspec.Struct, frozen=True, kw_only=True):
+class PositionBias(msgspec.Struct, frozen=True, kw_only=True, tag="learned"):
     """A learned number added to each score, by attention head and distance of the two tokens.
 
     Distances are in `num_buckets` buckets (Raffel et al. 2019, arXiv:1910.10683), those of
@@ -153,6 +153,23 @@ class PositionBias(msgspec.Struct, frozen=True, kw_only=True):
 
     num_buckets: int
     max_distance: int
+
+
+class LinearBias(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
+    """ALiBi (Press et al. 2021, arXiv:2108.12409), for tokens on both sides: each attention head
+    takes a slope of its own times the distance from each score."""
+
+
+class DisentangledBias(msgspec.Struct, frozen=True, kw_only=True, tag="disentangled"):
+    """Products of a query, and of a key, with vectors of their distance, added to each score (He
+    et al. 2020, arXiv:2006.03654).
+
+    Distances are in 2 * `span` buckets, behind and ahead. Up to span / 2 tokens each has its own,
+    the others share those up to `max_distance` tokens. Without that number each has its own.
+    """
+
+    span: int
+    max_distance: int | None = None
 
 
 class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +187,7 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None = None
     scale: float
     softcap: float | None = None
-    position_bias: PositionBias | None = None
+    position_bias: PositionBias | LinearBias | DisentangledBias | None = None
     rope: RopeConfig | None = None
 
     def narrowed(self, window: int | None, max_position: int) -> Self:
@@ -190,6 +207,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     network (`workers/models/decoder.py`).
 
     sandwich_norms     each block's output is normalised too, before it is added
+    late_pooling       a classifier's first layer is applied to tokens, and then they are pooled
     unit_offset_norms  checkpoints hold the norms' weights less 1
     embedding_scale    what embeddings are multiplied by, rounded to the model's dtype
     logit_softcap      a logit becomes logit_softcap * tanh(logit / logit_softcap)
@@ -208,16 +226,20 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     embedding_scale: float = 1.0
     logit_softcap: float | None = None
     fused_projections: bool = False
+    late_pooling: bool = False
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
     """Differences between encoders that normalise each block's sum (`workers/models/encoder.py`).
 
-    A text's token i has row `first_position` + i of the table of positions. All tokens have segment
-    0 if `type_vocab_size` is 1; there are no segments if it is 0. `head_act` and `pooler_act` are
-    the activations of the heads: a masked language model's and a classifier's. The layers' products
-    have no biases without `bias`. Checkpoints with `fused_qkv` have queries, keys and values in one
-    tensor.
+    A text's token i has row `first_position` + i of the table of positions, if there are
+    `positions`. All tokens have segment 0 if `type_vocab_size` is 1; there are no segments if it is
+    0. `head_act` and `pooler_act` are the activations of the heads: a masked language model's and a
+    classifier's. The layers' products have no biases without `bias`, a gate and what it multiplies
+    never. Checkpoints with `fused_qkv` have queries, keys and values in one tensor, those with
+    `fused_gate` a gate and what it multiplies, the gate first or last. Embeddings of
+    `embedding_size` numbers are projected to the size of the layers; None where they have it. With
+    `shared_layers` all layers are one, the first.
     """
 
     hidden_act: ActivationName
@@ -225,10 +247,14 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
     pooler_act: ActivationName = "tanh"
     norm_eps: float
     type_vocab_size: int
+    positions: bool = True
     first_position: int = 0
     gated: bool = False
     bias: bool = True
     fused_qkv: bool = False
+    fused_gate: Literal["first", "last"] | None = None
+    embedding_size: int | None = None
+    shared_layers: bool = False
 
 
 class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_norm_encoder"):
@@ -301,6 +327,17 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
     def gated(self) -> bool:
         """Whether two products go into the feed-forward network, one of them a gate."""
         return not isinstance(self.family, EncoderConfig) or self.family.gated
+
+    @property
+    def shared_layers(self) -> bool:
+        """Whether all layers are one."""
+        return isinstance(self.family, EncoderConfig) and self.family.shared_layers
+
+    @property
+    def embedding_size(self) -> int:
+        """Numbers of a token's embedding, and of the state that an LM head gets."""
+        own = self.family.embedding_size if isinstance(self.family, EncoderConfig) else None
+        return own or self.hidden_size
 
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]

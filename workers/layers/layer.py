@@ -32,10 +32,10 @@ class Layer:
     packed, then called."""
 
     def parts(self) -> "Iterator[Layer]":
-        """The layers among the attributes, alone or in lists."""
+        """The layers among the attributes, alone or in lists, each once."""
         for value in vars(self).values():
             each = cast("list[Any]", value) if isinstance(value, list) else [value]
-            yield from (part for part in each if isinstance(part, Layer))
+            yield from dict.fromkeys(part for part in each if isinstance(part, Layer))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Canonical checkpoint name -> the tensor to fill. Valid only until `pack`."""

@@ -15,6 +15,7 @@ from typing import ClassVar, TypeVar
 import torch
 import torch.nn.functional as F
 
+from workers.attention.distance_vectors import DistanceVectors
 from workers.attention.stage_attention import QKV, StepAttention
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.model_config import (
@@ -39,9 +40,11 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 class StageLayer(Layer, ABC):
     """A layer as two halves, before and after attention, for any number of tokens. `qk_norm` are
-    norms of queries and keys before they are rotated, if the model has them."""
+    norms of queries and keys before they are rotated, `vectors` those of distances, if the model
+    has them."""
 
     qk_norm: QKNorm | None = None
+    vectors: DistanceVectors | None = None
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -61,7 +64,7 @@ class StageModel(Layer, ABC):
     embedding_name  canonical name of the word embedding
     lm_head_name    that of the LM head, which may be tied to it; empty without one
     layers          the stage's layers in order; at least one
-    position_bias   [H, 2 * max_position - 1], contiguous: the learned bias of attention's scores
+    position_bias   [H, 2 * max_position - 1], contiguous: a bias of attention's scores by distance
                     (see `AttentionBackend.plan_packed`), read once the weights are packed
     """
 
@@ -118,7 +121,7 @@ class StageModel(Layer, ABC):
         """The LM head. Tied to `words`, if these are on this stage, it shares their weight."""
         shared = words.weight if self._tied and words is not None else None
         members = {self.lm_head_name: config.vocab_size}
-        return Linear(config.hidden_size, members, placement, bias=bias, tied=shared)
+        return Linear(config.embedding_size, members, placement, bias=bias, tied=shared)
 
 
 def model_class(architecture: str) -> type[StageModel]:

@@ -12,6 +12,7 @@ import torch
 
 from workers.contract.model_config import (
     EncoderConfig,
+    LinearBias,
     ModelConfig,
     PositionBias,
     PreNormEncoderConfig,
@@ -31,13 +32,15 @@ from workers.step.paged_step import PagedStep
 
 _POSITIONS = "embeddings.position_embeddings"
 _TYPES = "embeddings.token_type_embeddings"
+_PROJECTION = "embeddings_project"
 _BIAS = "encoder.relative_attention_bias"
 _TRANSFORM = "cls.predictions.transform"
 _DECODER = "cls.predictions.decoder"
 
 
 class EncoderEmbeddings(Layer):
-    """The normalised sum of the embeddings of tokens, and of positions and segments, if any."""
+    """The normalised sum of the embeddings of tokens, and of positions and segments, if any. It may
+    be projected to another width."""
 
     def __init__(
         self,
@@ -45,8 +48,10 @@ class EncoderEmbeddings(Layer):
         norm: LayerNorm,
         positions: Embedding | None = None,
         types: Embedding | None = None,
+        projection: Linear | None = None,
     ) -> None:
         self.words, self._norm, self._positions, self._types = words, norm, positions, types
+        self._projection = projection
 
     def __call__(self, step: PagedStep | PackedStep) -> torch.Tensor:
         summed = self.words(step.tokens)
@@ -56,7 +61,8 @@ class EncoderEmbeddings(Layer):
             summed = summed + (self._types.weight[0] if ids is None else self._types(ids))
         if self._positions is not None:
             summed = summed + self._positions(step.positions)
-        return self._norm(summed)
+        normed = self._norm(summed)
+        return normed if self._projection is None else self._projection(normed)
 
 
 class RelativePositionBias(Layer):
@@ -98,6 +104,18 @@ def buckets_by_distance(bias: PositionBias, length: int) -> torch.Tensor:
     return buckets + half * (distances > 0)
 
 
+def linear_bias(num_heads: int, length: int) -> torch.Tensor:
+    """ALiBi of distances k - q from 1 - length to length - 1, float32[num_heads, 2 * length - 1].
+
+    Slopes are 2^(-8 i / n) for the n heads i. If n is no power of two, those of the power below it
+    are followed by every other one of the power above it.
+    """
+    below = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
+    slopes += [2.0 ** (-4 * i / below) for i in range(1, 2 * (num_heads - below), 2)]
+    return -torch.tensor(slopes)[:, None] * torch.arange(1 - length, length).abs()
+
+
 class EncoderLayer(StageLayer):
     """Attention and a feed-forward network. Each normalises the sum of its input and output."""
 
@@ -112,13 +130,21 @@ class EncoderLayer(StageLayer):
         self._output = Linear(size, output, placement, bias=bias)
         self._attention_norm = LayerNorm(f"{name}.attention.output.LayerNorm", size, eps, placement)
         function, up = ACTIVATIONS[family.hidden_act], f"{name}.intermediate"
+        self._gate_last = family.fused_gate == "last"
         if family.gated:
-            gate_up = {f"{up}.{part}": inner for part in ("gate", "dense")}
-            self._up = Linear(size, gate_up, placement, bias=bias, gate=function)
+            parts = ("gate", "dense") if family.fused_gate is None else ("dense",)
+            gate_up = {f"{up}.{part}": 2 * inner // len(parts) for part in parts}
+            self._up = Linear(size, gate_up, placement, bias=False, gate=function)
         else:
             self._up = Chain(Linear(size, {f"{up}.dense": inner}, placement, bias=True), function)
         self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=bias)
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
+
+    def pack(self) -> None:
+        if self._gate_last:
+            for halves in filter(torch.Tensor.dim, self._up.weights().values()):
+                halves.copy_(halves.roll(len(halves) // 2, 0))
+        super().pack()
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden).view(len(hidden), -1, self._head_dim)
@@ -140,20 +166,29 @@ class EncoderModel(StageModel):
         share, bias = self.share, config.attention[0].position_bias
         self._embeddings = self._make_embeddings(config, placement) if share.first else None
         heads, length = config.num_heads, config.max_position
-        if bias is not None:
+        if isinstance(bias, PositionBias):
             self._bias = RelativePositionBias(_BIAS, bias, heads, length, placement)
             self.position_bias = self._bias.table
-        self.layers = [EncoderLayer(config, f"encoder.layer.{i}", placement) for i in share.layers]
+        elif isinstance(bias, LinearBias):
+            table = linear_bias(heads, length)
+            self.position_bias = table.to(placement.device, placement.dtype)
+        if config.shared_layers:
+            self.layers = [EncoderLayer(config, "encoder.layer.0", placement)] * len(share.layers)
+        else:
+            names = [f"encoder.layer.{i}" for i in share.layers]
+            self.layers = [EncoderLayer(config, name, placement) for name in names]
 
     def _make_embeddings(self, config: ModelConfig, placement: Placement) -> EncoderEmbeddings:
-        family, size = family_config(config, EncoderConfig), config.hidden_size
+        family = family_config(config, EncoderConfig)
+        size, wide = config.embedding_size, {_PROJECTION: config.hidden_size}
         first, types = family.first_position, family.type_vocab_size
-        positions, rotates = first + config.max_position, config.attention[0].rope is not None
+        positions = first + config.max_position if family.positions else 0
         return EncoderEmbeddings(
             Embedding(self.embedding_name, config.vocab_size, size, placement),
             LayerNorm("embeddings.LayerNorm", size, family.norm_eps, placement),
-            None if rotates else Embedding(_POSITIONS, positions, size, placement, first),
+            Embedding(_POSITIONS, positions, size, placement, first) if positions else None,
             Embedding(_TYPES, types, size, placement) if types else None,
+            Linear(size, wide, placement, bias=True) if family.embedding_size else None,
         )
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
@@ -186,8 +221,9 @@ class EncoderForMaskedLM(EncoderModel):
     lm_head_name = _DECODER
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
-        family, size = family_config(config, EncoderConfig), config.hidden_size
-        dense = Linear(size, {f"{_TRANSFORM}.dense": size}, placement, bias=True)
+        family, size = family_config(config, EncoderConfig), config.embedding_size
+        members = {f"{_TRANSFORM}.dense": size}
+        dense = Linear(config.hidden_size, members, placement, bias=True)
         norm = LayerNorm(f"{_TRANSFORM}.LayerNorm", size, family.norm_eps, placement)
         decoder = self._make_decoder(config, placement, bias=True)
         return Chain(dense, ACTIVATIONS[family.head_act], norm, decoder)

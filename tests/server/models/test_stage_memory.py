@@ -13,6 +13,7 @@ from server.models.model_source import read_heads
 from server.models.stage_memory import weight_bytes
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_modules
 from tests.server.support import set_up
+from tests.workers.models.encoders import ENCODERS
 from workers.contract.model_config import ModelConfigError
 
 
@@ -25,6 +26,10 @@ def shape(config: dict[str, Any], width: int, hidden: int, layers: int, vocabula
 BGE_BASE = shape(BERT, 768, 3072, 12, 30_522)
 MODERNBERT = {"architectures": ["ModernBertModel"], "max_position_embeddings": 8192}
 MODERNBERT_BASE = shape(MODERNBERT, 768, 1152, 22, 50_368)
+ALBERT = {"architectures": ["AlbertModel"], "max_position_embeddings": 512}
+ALBERT_BASE = shape(ALBERT, 768, 3072, 12, 30_000)
+ELECTRA = {"architectures": ["ElectraModel"], "max_position_embeddings": 512}
+ELECTRA_SMALL = shape(ELECTRA, 256, 1024, 12, 30_522) | {"num_attention_heads": 4}
 
 
 def weights(folder: Path, config: dict[str, Any], **options: Any) -> list[int]:
@@ -40,8 +45,14 @@ def weights_of(folder: Path, **options: Any) -> list[int]:
 
 @pytest.mark.parametrize(
     ("config", "parameters"),
-    [(LLAMA_8B, 8.030e9), (BGE_BASE, 109.5e6), (MODERNBERT_BASE, 149.0e6)],
-    ids=["llama", "bge", "modernbert"],
+    [
+        (LLAMA_8B, 8.030e9),
+        (BGE_BASE, 109.5e6),
+        (MODERNBERT_BASE, 149.0e6),
+        (ALBERT_BASE, 11.1e6),
+        (ELECTRA_SMALL, 13.5e6),
+    ],
+    ids=["llama", "bge", "modernbert", "albert", "electra"],
 )
 def test_one_stage_has_all_parameters(
     tmp_path: Path, config: dict[str, Any], parameters: float
@@ -59,6 +70,21 @@ def test_the_first_stage_has_the_embedding_and_the_last_the_head(tmp_path: Path)
     first, *middle, last = weights(tmp_path, LLAMA_8B, **stages)
     assert (first, last) == (9 * a_layer + table, 7 * a_layer + table)
     assert middle == [8 * a_layer] * 2
+
+
+@pytest.mark.parametrize("name", ["albert_words", "albert"])
+def test_every_stage_has_the_layer_that_all_share(tmp_path: Path, name: str) -> None:
+    folder = write_checkpoint(tmp_path / "model", BERT)
+    ENCODERS[name].save(folder)
+    stages = {"dtype": "float32", "pipeline_stages": 2}
+    one = 4 * (4 * 64 * 64 + 2 * 64 * 96)
+    table = 4 * 199 * 48
+    task_table = table if name == "albert_words" else 0
+    execution = set_up(folder, **stages).execution
+    assert weight_bytes(execution, None) == [one + table, one + task_table]
+    first, last = weight_bytes(execution, read_heads(folder))
+    assert one + table < first < 1.3 * (one + table)
+    assert one + task_table < last
 
 
 def test_an_embedders_last_stage_has_its_dense_modules(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import torch
 
 from tests.workers.attention_problems import PackedProblem, Problem
+from workers.attention.distance_vectors import DistanceVectors
 from workers.contract.model_config import AttentionKind
 
 
@@ -12,6 +13,7 @@ def dense_attention(
     values: torch.Tensor,
     kind: AttentionKind,
     position_bias: torch.Tensor | None = None,
+    vectors: DistanceVectors | None = None,
 ) -> torch.Tensor:
     """Queries [Q, H, D], the last of the K tokens of keys and values [K, Hkv, D] -> [Q, H, D].
 
@@ -22,7 +24,14 @@ def dense_attention(
     wide_keys, wide_values = (
         part.double().repeat_interleave(group, dim=1) for part in (keys, values)
     )
-    scores = torch.einsum("qhd,khd->hqk", queries.double(), wide_keys) * kind.scale
+    scores = torch.einsum("qhd,khd->hqk", queries.double(), wide_keys)
+    if vectors is not None:
+        places = torch.arange(len(keys), device=keys.device)
+        buckets = vectors.buckets[places[:, None] - places + len(vectors.buckets) // 2]
+        by_query, by_key = vectors.keys.double()[:, buckets], vectors.queries.double()[:, buckets]
+        scores += torch.einsum("qhd,hqkd->hqk", queries.double(), by_query)
+        scores += torch.einsum("khd,hqkd->hqk", wide_keys, by_key)
+    scores *= kind.scale
     if kind.softcap is not None:
         scores = torch.tanh(scores / kind.softcap) * kind.softcap
     key = torch.arange(len(keys), device=keys.device)
@@ -37,14 +46,14 @@ def dense_attention(
 
 
 def solution(problem: Problem | PackedProblem) -> torch.Tensor:
-    kind, bias = problem.want.kind, None
+    kind, bias, vectors = problem.want.kind, None, None
     if isinstance(problem, PackedProblem):
-        bias = problem.bias
+        bias, vectors = problem.bias, problem.vectors
         rows = zip(*(part.split([*problem.lengths]) for part in problem.qkv), strict=True)
     else:
         own = problem.queries.split([count for _, count in problem.rows])
         rows = zip(own, problem.row_keys, problem.row_values, strict=True)
-    return torch.cat([dense_attention(q, k, v, kind, bias) for q, k, v in rows])
+    return torch.cat([dense_attention(q, k, v, kind, bias, vectors) for q, k, v in rows])
 
 
 def assert_attended(got: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:

@@ -10,7 +10,9 @@ from tests.workers.attention.reference import solution
 from tests.workers.attention_problems import Heads, PackedProblem, Problem, attention_needs
 from workers.attention.backend_selection import select_backend
 from workers.attention.backends.sdpa import padded_batches
+from workers.attention.distance_vectors import DistanceVectors
 from workers.attention.fp8_numbers import dequantized, quantized
+from workers.contract.model_config import DisentangledBias
 from workers.device.choices import Choices
 
 BACKENDS = ["naive", "sdpa"]
@@ -122,6 +124,18 @@ def test_bidirectional_kinds(
     bias = 2 * torch.randn(4, 79, generator=numbers) if biased else None
     want = attention_needs((4, 2, 32), paged=False, **kind)
     check(PackedProblem(lengths, want, bias=bias), name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lengths", LENGTHS_AT_WINDOWS)
+@pytest.mark.parametrize("name", ["naive", "sdpa"])
+def test_disentangled(name: str, lengths: list[int], dtype: torch.dtype) -> None:
+    numbers = torch.Generator().manual_seed(1)
+    keys, queries = torch.randn(2, 4, 10, 32, generator=numbers).to(dtype)
+    vectors = DistanceVectors(keys, queries, torch.randint(10, (79,), generator=numbers))
+    bias = DisentangledBias(span=5)
+    want = attention_needs((4, 4, 32), paged=False, dtype=dtype, position_bias=bias)
+    check(PackedProblem(lengths, want, vectors=vectors), name)
 
 
 @pytest.mark.parametrize("wrong", [WINDOW - 1, WINDOW + 1])

@@ -12,6 +12,7 @@ from workers.attention import backend_selection
 from workers.attention.backend_selection import (
     AttentionBackendError,
     Probe,
+    implementations,
     select_backend,
     select_backends,
     unmet_need,
@@ -26,7 +27,7 @@ from workers.attention.base import (
     LayerCache,
 )
 from workers.contract.attention_backends import AttentionBackendName
-from workers.contract.model_config import PositionBias
+from workers.contract.model_config import DisentangledBias, PositionBias
 from workers.device.choices import Choices
 from workers.device.timing import Stopwatch
 from workers.step.paged_step import PagedStep
@@ -149,6 +150,22 @@ def test_capabilities_are_those_of_the_kind_of_attention(
     less = dataclasses.replace(NaiveBackend.capabilities, **{lost: False})
     bias = {} if paged else {"position_bias": BIAS}
     assert unmet_need(less, attention_needs(paged=paged, window=8, **bias)) == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_disentangled_attention_is_for_backends_that_can(device: str) -> None:
+    needs = attention_needs(
+        paged=False, device=device, position_bias=DisentangledBias(span=16, max_distance=64)
+    )
+    able = [
+        name.value
+        for name in AttentionBackendName
+        if name.implementations
+        and any(not unmet_need(each.capabilities, needs) for each in implementations(name.value))
+    ]
+    assert able == ["sdpa", "naive"]
+    less = dataclasses.replace(NaiveBackend.capabilities, disentangled=False)
+    assert unmet_need(less, needs) == "no disentangled attention"
 
 
 def test_each_kind_of_layer_has_a_backend_of_its_own(

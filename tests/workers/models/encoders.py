@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.workers.checkpoints import BERT
+from tests.workers.models.own_code import OwnCode
 from tests.workers.models.tiny_models import (
     Spoilt,
     TinyModel,
@@ -39,6 +40,14 @@ _DISTANCES = {
     "buckets_off_by_one": weights("relative_attention_bias", move_rows),
 }
 _POOLER = {"pooler": weights(r"pooler\.dense\.bias", 0.0)}
+_PROJECTION = {"projection": weights(r"embeddings_project\.bias", 0.0)}
+_SHARED = {
+    "projection": weights(r"embedding_hidden_mapping_in\.bias", 0.0),
+    "norms": weights(r"full_layer_layer_norm\.weight", 1.0),
+    "biases": weights(r"(query|key|value|dense|ffn|ffn_output)\.bias", 0.0),
+    "activation": keys(hidden_act="gelu"),
+}
+_ALBERT_POOLER = {"pooler": weights(r"pooler\.bias", 0.0)}
 _DISTILBERT: dict[str, Any] = {
     "vocab_size": 199,
     "dim": 64,
@@ -123,6 +132,51 @@ _NOMICBERT_FEATURES = _SEGMENTS | {
     "first_norm": weights(r"emb_ln\.weight", 1.0),
 }
 
+_EUROBERT_FEATURES = {
+    "theta": keys(rope_parameters={"rope_type": "default", "rope_theta": 300.0}),
+    "norms": weights("layernorm", 1.0),
+    "final_norm": weights(r"^norm\.weight", 1.0),
+    "activation": keys(hidden_act="gelu"),
+}
+_GTE = _BERT | {"layer_norm_eps": 1e-12, "rope_theta": 500.0, "type_vocab_size": 0}
+_GTE_FEATURES = {
+    "theta": keys(rope_theta=400.0),
+    "gate": fields(fused_gate="first"),
+    "norms": weights(r"(attn|mlp)_ln\.weight", 1.0),
+    "biases": weights(r"(qkv|o|down)_proj\.bias", 0.0),
+    "scaling": keys(rope_scaling={"type": "ntk", "factor": 3.0}),
+}
+_JINA = _BERT | {
+    "layer_norm_eps": 1e-12,
+    "position_embedding_type": "alibi",
+    "feed_forward_type": "geglu",
+}
+_JINA_FEATURES = _SEGMENTS | {
+    "slopes": keys(num_attention_heads=2),
+    "gate": fields(fused_gate="last"),
+    "activation": keys(feed_forward_type="reglu"),
+    "norms": weights(r"mlp\.layernorm\.weight", 1.0),
+    "biases": weights(r"(query|key|value|dense|wo)\.bias", 0.0),
+}
+
+_DEBERTA = _SIZES | {
+    "max_position_embeddings": LIMIT,
+    "relative_attention": True,
+    "position_buckets": 16,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}
+_DEBERTA_FEATURES = {
+    "distances": weights("rel_embeddings", 0.0),
+    "buckets_off_by_one": weights("rel_embeddings", move_rows),
+    "buckets": keys(max_relative_positions=40),
+    "norm_of_distances": weights(r"encoder\.LayerNorm\.weight", 1.0),
+    "norms": weights(r"output\.LayerNorm\.weight", 1.0),
+    "biases": weights(r"(query|key|value)_proj\.bias", 0.0),
+}
+
 _FAMILIES: dict[str, dict[str, Any]] = {
     "Bert": _BERT,
     "Roberta": _ROBERTA,
@@ -130,8 +184,17 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "Camembert": _ROBERTA,
     "DistilBert": _DISTILBERT,
     "MPNet": _SIZES | {"max_position_embeddings": LIMIT + 2},
+    "Electra": _BERT | {"embedding_size": 48},
+    "Albert": _BERT | {"embedding_size": 48},
     "Gemma3": _GEMMA,
     "ModernBert": _MODERNBERT,
+    "EuroBert": _SIZES
+    | {"max_position_embeddings": LIMIT, "num_key_value_heads": 2}
+    | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "DebertaV2": _DEBERTA,
+    "New": _GTE,
+    "Gte": _GTE,
+    "JinaBert": _JINA,
     "NomicBert": _BERT | {"initializer_range": 0.1},
 }
 
@@ -140,7 +203,8 @@ def _tiny(
     architecture: str, spoilt: Mapping[str, Spoilt] | None = None, **changes: Any
 ) -> TinyModel:
     family = FAMILIES[architecture].name
-    return TinyModel(
+    kind = OwnCode if family in ("New", "Gte", "JinaBert") else TinyModel
+    return kind(
         architecture=architecture,
         config=_FAMILIES[family] | changes,
         edges=(_WINDOW, 2 * _WINDOW) if family in ("Gemma3", "ModernBert") else (),
@@ -177,6 +241,18 @@ ENCODERS: dict[str, TinyModel] = {
     "mpnet": _tiny("MPNetModel", _EMBEDDINGS | _ROWS_OFF_BY_ONE | _DISTANCES),
     "mpnet_label": _tiny("MPNetForSequenceClassification", num_labels=1),
     "mpnet_words": _tiny("MPNetForMaskedLM", hidden_act="relu"),
+    "electra": _tiny("ElectraModel", _EMBEDDINGS | _SEGMENTS | _PROJECTION),
+    "electra_wide": _tiny("ElectraModel", embedding_size=64),
+    "electra_label": _tiny(
+        "ElectraForSequenceClassification", {"pooler": fields(pooler_act="tanh")}, num_labels=1
+    ),
+    "electra_words": _tiny("ElectraForMaskedLM", {"head": fields(head_act="relu")}),
+    "electra_words_untied": _tiny("ElectraForMaskedLM", tie_word_embeddings=False),
+    "albert": _tiny("AlbertModel", _SEGMENTS | _SHARED),
+    "albert_wide": _tiny("AlbertModel", embedding_size=64, hidden_act="gelu"),
+    "albert_labels": _tiny("AlbertForSequenceClassification", _ALBERT_POOLER, num_labels=3),
+    "albert_words": _tiny("AlbertForMaskedLM"),
+    "albert_words_untied": _tiny("AlbertForMaskedLM", tie_word_embeddings=False),
     "embedding_gemma": _tiny("Gemma3TextModel", _GEMMA_FEATURES),
     "modernbert": _tiny("ModernBertModel", _MODERNBERT_FEATURES),
     "modernbert_biases": _tiny(
@@ -197,6 +273,49 @@ ENCODERS: dict[str, TinyModel] = {
     "modernbert_words_untied": _tiny(
         "ModernBertForMaskedLM", tie_word_embeddings=False, decoder_bias=False
     ),
+    "eurobert": _tiny("EuroBertModel", _EUROBERT_FEATURES),
+    "eurobert_biases": _tiny(
+        "EuroBertModel", {"biases": weights(r"proj\.bias", 0.0)}, attention_bias=True
+    ),
+    "eurobert_late": _tiny(
+        "EuroBertForSequenceClassification",
+        {"pooling": keys(classifier_pooling="mean"), "dense": weights(r"dense\.bias", 0.0)},
+        num_labels=3,
+    ),
+    "eurobert_mean": _tiny(
+        "EuroBertForSequenceClassification", num_labels=1, classifier_pooling="mean"
+    ),
+    "eurobert_bos": _tiny(
+        "EuroBertForSequenceClassification", num_labels=1, classifier_pooling="bos"
+    ),
+    "eurobert_words": _tiny("EuroBertForMaskedLM"),
+    "eurobert_words_tied": _tiny("EuroBertForMaskedLM", tie_word_embeddings=True),
+    "deberta": _tiny("DebertaV2Model", _DEBERTA_FEATURES),
+    "deberta_single_distances": _tiny(
+        "DebertaV2Model",
+        position_buckets=-1,
+        max_relative_positions=50,
+        pos_att_type=["c2p", "p2c"],
+    ),
+    "deberta_embeddings": _tiny(
+        "DebertaV2Model",
+        {"positions": weights("position_embeddings", 0.0)} | _SEGMENTS,
+        position_biased_input=True,
+        type_vocab_size=2,
+    ),
+    "deberta_label": _tiny("DebertaV2ForSequenceClassification", _POOLER, num_labels=1),
+    "deberta_words": _tiny("DebertaV2ForMaskedLM"),
+    "gte": _tiny("NewModel", _GTE_FEATURES, rope_scaling={"type": "ntk", "factor": 2.0}),
+    "gte_segments": _tiny("NewModel", _SEGMENTS, type_vocab_size=2, pack_qkv=False),
+    "gte_labels": _tiny("NewForSequenceClassification", _POOLER, type_vocab_size=1),
+    "gte_words": _tiny("NewForMaskedLM"),
+    "arctic": _tiny("GteModel", type_vocab_size=1),
+    "jina": _tiny("JinaBertModel", _JINA_FEATURES, num_attention_heads=4),
+    "jina_six_heads": _tiny(
+        "JinaBertModel", num_attention_heads=6, hidden_size=72, feed_forward_type="reglu"
+    ),
+    "jina_labels": _tiny("JinaBertForSequenceClassification", _POOLER),
+    "jina_words": _tiny("JinaBertForMaskedLM"),
     "nomicbert": _tiny("NomicBertModel", _NOMICBERT_FEATURES),
     "nomicbert_gelu": _tiny("NomicBertModel", hidden_act="gelu"),
     "nomicbert_labels": _tiny("NomicBertForSequenceClassification", _POOLER, num_labels=3),

@@ -98,3 +98,27 @@ def test_an_embedder_saved_as_a_masked_language_model(
         with torch.inference_mode():
             expected: Any = model.base_model(torch.tensor([text])).last_hidden_state[0]
         torch.testing.assert_close(own, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "others"),
+    [
+        ("electra", "electra.", ["discriminator_predictions.dense.bias", "generator_lm_head.bias"]),
+        ("albert", "albert.", ["predictions.bias", "sop_classifier.classifier.bias"]),
+        ("deberta", "deberta.", ["lm_predictions.lm_head.bias", "mask_predictions.dense.bias"]),
+        ("eurobert", "model.", ["lm_head.weight", "classifier.bias"]),
+        ("gte", "new.", ["classifier.bias", "lm_head.decoder.bias"]),
+        ("jina", "bert.", ["cls.predictions.bias", "pooler.dense.bias"]),
+    ],
+)
+def test_an_encoder_beside_the_heads_of_its_training(
+    tiny_models: TinyModels, tmp_path: Path, name: str, prefix: str, others: list[str]
+) -> None:
+    """As gte-multilingual-base and deberta-v3-base: their heads are left."""
+    folder, model = tiny_models(ENCODERS[name])
+    shutil.copy(folder / "config.json", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    heads = {other: torch.full((SIZE,), torch.nan) for other in others}
+    prefixed = {f"{prefix}{own}": tensor for own, tensor in tensors.items()}
+    save_file(prefixed | heads, tmp_path / "model.safetensors")
+    check_agrees(tmp_path, model, ENCODERS[name])

@@ -1,4 +1,5 @@
-"""States, scores and logits of encoders of every family against transformers in float32."""
+"""States, scores and logits of encoders of every family against transformers in float32, or against
+references of the tests where it has no class."""
 
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,11 @@ def expected_of(model: Any, tiny: TinyModel) -> list[torch.Tensor]:
     return results
 
 
-def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Tensor]:
+def ours_of(
+    folder: Path, tiny: TinyModel, num_stages: int = 1, backend: str = "auto"
+) -> list[torch.Tensor]:
     task = family_of(read_model_config(folder).architecture).task
-    stages = EncoderStages(folder, task=task, num_stages=num_stages)
+    stages = EncoderStages(folder, task=task, num_stages=num_stages, backend=backend)
     texts = texts_for(tiny)
     states, output = stages.compute(encoder_step(texts, segments_of(tiny, texts)))
     if task == "classify":
@@ -61,8 +64,10 @@ def ours_of(folder: Path, tiny: TinyModel, num_stages: int = 1) -> list[torch.Te
     return list(states.split([len(text) for text in texts]))
 
 
-def check_agrees(folder: Path, model: Any, tiny: TinyModel) -> list[torch.Tensor]:
-    ours, expected = ours_of(folder, tiny), expected_of(model, tiny)
+def check_agrees(
+    folder: Path, model: Any, tiny: TinyModel, backend: str = "auto"
+) -> list[torch.Tensor]:
+    ours, expected = ours_of(folder, tiny, backend=backend), expected_of(model, tiny)
     close = CLOSE[family_of(read_model_config(folder).architecture).task]
     for a, b in zip(ours, expected, strict=True):
         assert torch.cosine_similarity(a, b).min() >= SAME_DIRECTION
@@ -80,6 +85,11 @@ def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
     folder, model = tiny_models(ENCODERS[name])
     assert read_model_config(folder).max_model_len == LIMIT
     check_stages(folder, name, 2, check_agrees(folder, model, ENCODERS[name]))
+
+
+@pytest.mark.parametrize("name", ["deberta", "jina"])
+def test_a_bias_by_distance_in_the_naive_backend(tiny_models: TinyModels, name: str) -> None:
+    check_agrees(*tiny_models(ENCODERS[name]), ENCODERS[name], "naive")
 
 
 @pytest.mark.parametrize("name", ["distilbert", "mpnet", "xlm_roberta"])

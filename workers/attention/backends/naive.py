@@ -9,6 +9,7 @@ import sys
 import torch
 
 from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
+from workers.attention.distance_vectors import DistanceVectors
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -24,6 +25,7 @@ class NaiveBackend(AttentionBackend):
         bidirectional_windows=True,
         softcap=True,
         position_bias=True,
+        disentangled=True,
         graph_safe=False,
         fp8_cache=(False, True),
         devices=("cpu", "cuda"),
@@ -57,11 +59,18 @@ class NaiveBackend(AttentionBackend):
         """The number of tokens of each row, and the bias."""
         return step.query_lens.tolist(), position_bias
 
-    def attend_packed(self, qkv: QKV, plan: tuple[list[int], torch.Tensor | None]) -> torch.Tensor:
+    def attend_packed(
+        self,
+        qkv: QKV,
+        plan: tuple[list[int], torch.Tensor | None],
+        vectors: DistanceVectors | None = None,
+    ) -> torch.Tensor:
         lengths, bias = plan
         queries, keys, values = (torch.split(part, lengths) for part in qkv)
         rows = zip(queries, keys, values, strict=True)
-        return torch.cat([self._attend_row(*row, bias) for row in rows])
+        return torch.cat([self._attend_row(*row, bias, vectors) for row in rows])
+
+    attend_disentangled = attend_packed
 
     def _attend_row(
         self,
@@ -69,10 +78,11 @@ class NaiveBackend(AttentionBackend):
         keys: torch.Tensor,
         values: torch.Tensor,
         bias: torch.Tensor | None = None,
+        vectors: DistanceVectors | None = None,
     ) -> torch.Tensor:
         """Attend from queries [Q, H, D], the row's last tokens, to its keys and values [L, Hkv, D].
 
-        `bias` is that of `plan_packed`.
+        `bias` is that of `plan_packed`. With `vectors` H and Hkv are the same.
         """
         length, out = len(keys), torch.empty_like(queries, memory_format=torch.contiguous_format)
         for index, query in enumerate(queries):
@@ -84,6 +94,13 @@ class NaiveBackend(AttentionBackend):
             scores = grouped @ own_keys.permute(1, 2, 0).contiguous() * self._kind.scale
             if (cap := self._kind.softcap) is not None:
                 scores = cap * torch.tanh(scores / cap)
+            if vectors is not None:
+                zero = len(vectors.buckets) // 2 + place + 1
+                buckets = vectors.buckets[zero - seen.stop : zero - seen.start].flip(0)
+                by_query = vectors.keys[:, buckets].float() * grouped
+                by_key = vectors.queries[:, buckets].float() * own_keys.transpose(0, 1)
+                added = (by_query + by_key).sum(-1) * self._kind.scale
+                scores = scores + added.reshape(scores.shape)
             if bias is not None:
                 zero = bias.shape[1] // 2 - place
                 own_bias = bias[:, zero + seen.start : zero + seen.stop]

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.attention.base import QKV, AttentionBackend, Capabilities, LayerCache
+from workers.attention.distance_vectors import DistanceVectors
 from workers.contract.model_config import AttentionKind
 from workers.device.transfer import to_device
 from workers.device.tuning import CPU_PREFIX_MIN_GAIN
@@ -106,6 +107,7 @@ class SdpaBackend(AttentionBackend):
         bidirectional_windows=True,
         softcap=True,
         position_bias=True,
+        disentangled=True,
         graph_safe=False,
         prefix_groups=True,
         fp8_cache=(False, True),
@@ -161,7 +163,9 @@ class SdpaBackend(AttentionBackend):
             return BidirectionalPlan(batches)
         return BidirectionalPlan(batches, *to_device([np.concatenate(gathered), restore], device))
 
-    def attend_packed(self, qkv: QKV, plan: BidirectionalPlan) -> torch.Tensor:
+    def attend_packed(
+        self, qkv: QKV, plan: BidirectionalPlan, vectors: DistanceVectors | None = None
+    ) -> torch.Tensor:
         queries, keys, values = qkv
         group = queries.shape[1] // keys.shape[1]
         if group > 1:
@@ -175,11 +179,17 @@ class SdpaBackend(AttentionBackend):
             stop = start + batch.rows * batch.length
             shape = (batch.rows, batch.length, *queries.shape[1:])
             dense = QKV(*(part[start:stop].view(shape).transpose(1, 2) for part in parts))
-            (attended,) = attend_dense(dense, self._kind, batch.mask)
+            mask = batch.mask
+            if vectors is not None:
+                added = vectors.scores(dense.queries, dense.keys).mul_(self._kind.scale)
+                mask = added if mask is None else added.add_(mask)
+            (attended,) = attend_dense(dense, self._kind, mask)
             outputs.append(attended.transpose(1, 2).flatten(0, 1))
             start = stop
         joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return joined if plan.restore is None else joined.index_select(0, plan.restore)
+
+    attend_disentangled = attend_packed
 
     def _paying_groups(self, step: PagedStep, starts: IntArray) -> IntArray:
         """The step's groups whose prefix takes less time if it is attended once."""

@@ -118,6 +118,31 @@ FAMILIES: Mapping[str, Family] = {
         module="workers.models.encoder:PreNormEncoder",
     ),
     **_encoder("MPNet", encoders.read_mpnet, encoders.MPNET_NAMES),
+    **_encoder("Electra", encoders.read_electra, encoders.ELECTRA_NAMES),
+    **_encoder("Albert", encoders.read_albert, encoders.ALBERT_NAMES),
+    **_architectures(
+        "EuroBert",
+        decoders.read_eurobert,
+        _DECODER_NAMES,
+        tasks=_ENCODER_TASKS,
+        module="workers.models.bidirectional:Bidirectional",
+        known_code=("modeling_eurobert",),
+    ),
+    **_encoder("New", encoders.read_gte, encoders.GTE_NAMES, known_code=("modeling",)),
+    # The same in the code of another publisher.
+    **_encoder(
+        "Gte",
+        encoders.read_gte,
+        encoders.GTE_NAMES,
+        known_code=("modeling_hf_alibaba_nlp_gte",),
+    ),
+    **_encoder("JinaBert", encoders.read_jina, encoders.JINA_NAMES, known_code=("modeling_bert",)),
+    **_encoder(
+        "DebertaV2",
+        encoders.read_deberta,
+        encoders.DEBERTA_NAMES,
+        module="workers.models.disentangled:Disentangled",
+    ),
     **_encoder(
         "NomicBert",
         encoders.read_nomicbert,

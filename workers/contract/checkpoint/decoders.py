@@ -9,12 +9,13 @@ Each reader obeys a class of transformers and raises ModelConfigError. The first
   a window.
 - Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905, arXiv:2503.01743): fused products in
   checkpoints; a part of each head may be rotated.
+- EuroBERT (arXiv:2503.05500): attention in both directions.
 - Gemma (arXiv:2403.08295): scaled embeddings, and norms whose weights are stored less 1. Gemma 2, 3
   and EmbeddingGemma (arXiv:2408.00118, arXiv:2503.19786, arXiv:2509.20354) also have norms after
   each block, and layers that attend within a window between others that see everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from workers.contract.model_config import (
     AttentionKind,
     DecoderConfig,
     ModelShape,
+    PoolingMode,
     RopeConfig,
     Sizes,
 )
@@ -88,6 +90,27 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
     narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     layers = [narrow] * sizes.num_layers
     return _shape(keys, sizes, layers, norm_eps=1e-5, fused_projections=True)
+
+
+_POOLED: Mapping[str, tuple[PoolingMode, bool]] = {
+    "bos": ("cls", False),
+    "mean": ("mean", False),
+    "late": ("mean", True),
+}
+"""By `classifier_pooling` the pooling, and whether it follows the classifier's first layer. Late
+pooling, the mean of tokens' logits, is the logits of these states' mean."""
+
+
+def read_eurobert(keys: ShapeKeys) -> ModelShape:
+    keys.spell({"classifier_pooling": "clf_pooling"})
+    keys.neutral({"mlp_bias": (False, None)})
+    keys.ignore("bos_token", "eos_token", "mask_token", "pad_token")
+    sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
+    kind = msgspec.structs.replace(keys.read_causal(sizes), causal=False)
+    pooling, late = keys.choice("classifier_pooling", _POOLED, "late")
+    own: Any = {"qkv_bias": bias, "output_bias": bias, "late_pooling": late}
+    shape = _shape(keys, sizes, [kind] * sizes.num_layers, norm_eps=1e-5, **own)
+    return msgspec.structs.replace(shape, classifier_pooling=pooling)
 
 
 _EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}

@@ -8,25 +8,38 @@ Each reader obeys a class of transformers and raises ModelConfigError. The first
   other names.
 - MPNet (arXiv:2004.09297): as RoBERTa, but no segments, and layers share a bias by distance.
 - DistilBERT (arXiv:1910.01108): no segments, and other names of keys, tensors and heads.
+- ELECTRA (arXiv:2003.10555): embeddings may be narrower than the layers.
+- ALBERT (arXiv:1909.11942): likewise, and all layers are one.
+- GTE (arXiv:2407.19669), whose own code calls it "New": rotary positions, and a gated feed-forward
+  network.
+- Jina embeddings 2 (arXiv:2310.19923): scores fall with the distance (ALiBi), and a gated
+  feed-forward network.
+- DeBERTa 2 and 3 (arXiv:2006.03654, arXiv:2111.09543): scores also depend on the distance of the
+  two tokens by what these are.
 - NomicBERT (arXiv:2402.01613): rotary positions, a gated feed-forward network, no biases.
 - ModernBERT (arXiv:2412.13663): blocks normalise their input, and some layers attend within a
   window.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from workers.contract.checkpoint.config_keys import MOST_WIDTH, each
+from workers.contract.checkpoint.config_keys import MOST_TOKENS, MOST_WIDTH, each, shown_value
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.model_config import (
     ActivationName,
     AttentionKind,
+    DisentangledBias,
     EncoderConfig,
+    LinearBias,
+    LinearScaling,
     ModelShape,
     PoolingMode,
     PositionBias,
     PreNormEncoderConfig,
+    RopeConfig,
 )
 
 Renames = Sequence[tuple[str, str]]
@@ -133,21 +146,224 @@ DISTILBERT_NAMES = (
 )
 
 
+def read_electra(keys: ShapeKeys) -> ModelShape:
+    keys.neutral({"position_embedding_type": ("absolute", None)})
+    keys.ignore("summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj")
+    own, wide = _embedding_size(keys), keys.size("hidden_size", MOST_WIDTH)
+    size = None if own == wide else own
+    return _read_encoder(keys, head_act="gelu", pooler_act="gelu", embedding_size=size)
+
+
+ELECTRA_NAMES = (
+    (r"^electra\.", ""),
+    (r"^discriminator_predictions\.", "unused_pooler."),
+    (r"^generator_predictions\.", "cls.predictions.transform."),
+    (r"^generator_lm_head\.", "cls.predictions.decoder."),
+    (r"^classifier\.dense\.", "pooler.dense."),
+    (r"^classifier\.out_proj\.", "classifier."),
+)
+
+
+def read_albert(keys: ShapeKeys) -> ModelShape:
+    keys.neutral(
+        {"position_embedding_type": ("absolute", None)}
+        | each("inner_group_num num_hidden_groups", 1, None)
+    )
+    keys.ignore("classifier_dropout_prob")
+    # Of the original code, which transformers does not read.
+    keys.ignore("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
+    return _read_encoder(
+        keys, usual_act="gelu_new", embedding_size=_embedding_size(keys), shared_layers=True
+    )
+
+
+def _embedding_size(keys: ShapeKeys) -> int:
+    return keys.size("embedding_size", MOST_WIDTH, default=128)
+
+
+ALBERT_NAMES = (
+    (r"^albert\.", ""),
+    (r"^encoder\.embedding_hidden_mapping_in\.", "embeddings_project."),
+    (r"^encoder\.albert_layer_groups\.0\.albert_layers\.0\.", "encoder.layer.0."),
+    (r"\.attention\.(query|key|value)\.", r".attention.self.\1."),
+    (r"\.attention\.(dense|LayerNorm)\.", r".attention.output.\1."),
+    (r"\.ffn\.", ".intermediate.dense."),
+    (r"\.ffn_output\.", ".output.dense."),
+    (r"\.full_layer_layer_norm\.", ".output.LayerNorm."),
+    (r"^pooler\.", "pooler.dense."),
+    (r"^sop_classifier\.", "unused_pooler."),
+    (r"^predictions\.(dense|LayerNorm)\.", r"cls.predictions.transform.\1."),
+    (r"^predictions\.(decoder\.)?", "cls.predictions.decoder."),
+)
+
+
+def read_gte(keys: ShapeKeys) -> ModelShape:
+    keys.neutral(
+        each("logn_attention_clip1 logn_attention_scale", False, None)
+        | {"layer_norm_type": ("layer_norm", None), "position_embedding_type": ("rope", None)}
+    )
+    keys.ignore("unpad_inputs", "use_memory_efficient_attention")
+    sizes = keys.read_sizes()
+    hidden_act = keys.read_activation("hidden_act", "gelu")
+    kind = AttentionKind(
+        causal=False, scale=sizes.head_dim**-0.5, rope=_gte_rope(keys, sizes.head_dim)
+    )
+    family = EncoderConfig(
+        hidden_act=hidden_act,
+        head_act=hidden_act,
+        norm_eps=keys.read("layer_norm_eps", float, 1e-12),
+        type_vocab_size=keys.size("type_vocab_size", MOST_WIDTH, least=0, default=1),
+        positions=False,
+        gated=True,
+        fused_qkv=keys.read("pack_qkv", bool, True),
+        fused_gate="last",
+    )
+    return keys.shape(sizes, [kind] * sizes.num_layers, family, tied=True)
+
+
+def _gte_rope(keys: ShapeKeys, head_dim: int) -> RopeConfig:
+    """With NTK scaling (kexue.fm/archives/9706) the base is `factor` times as large, and every
+    frequency is divided by factor^(2 / head_dim)."""
+    theta, inner = keys.read("rope_theta", float, 10_000.0), keys.nested("rope_scaling")
+    if not inner.values:
+        return RopeConfig(theta=theta)
+    inner.neutral({"mixed_b": (None,)})
+    inner.choice("type", {"ntk": None})
+    factor = inner.required("factor", float)
+    if factor <= 0:
+        raise keys.error(f"rope_scaling.factor {factor} is not more than 0")
+    scaling = LinearScaling(factor=factor ** (2 / head_dim))
+    return RopeConfig(theta=theta * factor, scaling=scaling)
+
+
+_GTE_LAYERS = (
+    (r"\.attention\.qkv_proj\.", ".attention.self.qkv."),
+    (r"\.attention\.q_proj\.", ".attention.self.query."),
+    (r"\.attention\.k_proj\.", ".attention.self.key."),
+    (r"\.attention\.v_proj\.", ".attention.self.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+    (r"\.attn_ln\.", ".attention.output.LayerNorm."),
+    (r"\.mlp\.up_gate_proj\.", ".intermediate.dense."),
+    (r"\.mlp\.down_proj\.", ".output.dense."),
+    (r"\.mlp_ln\.", ".output.LayerNorm."),
+)
+GTE_NAMES = (
+    (r"^(new|gte)\.", ""),
+    *_GTE_LAYERS,
+    (r"^lm_head\.dense\.", "cls.predictions.transform.dense."),
+    (r"^lm_head\.norm\.", "cls.predictions.transform.LayerNorm."),
+    (r"^lm_head\.decoder\.", "cls.predictions.decoder."),
+)
+
+
+def read_deberta(keys: ShapeKeys) -> ModelShape:
+    keys.neutral(
+        each("conv_kernel_size", 0, None)
+        | each("legacy", True, None)
+        | each("embedding_size pooler_hidden_size", keys.values.get("hidden_size"), None)
+    )
+    keys.ignore("conv_act", "conv_groups", "pooler_dropout")
+    for name in ("relative_attention", "share_att_key"):
+        if not keys.read(name, bool, False):
+            keys.refuse_key(name, "false is not supported")
+    keys.choice("norm_rel_ebd", {"layer_norm": None}, "none")
+    _check_products(keys)
+    sizes = keys.read_sizes()
+    hidden_act = keys.read_activation("hidden_act", "gelu")
+    family = EncoderConfig(
+        hidden_act=hidden_act,
+        head_act=hidden_act,
+        pooler_act=keys.read_activation("pooler_hidden_act", "gelu"),
+        norm_eps=keys.read("layer_norm_eps", float, 1e-7),
+        type_vocab_size=keys.size("type_vocab_size", MOST_WIDTH, least=0, default=0),
+        positions=keys.read("position_biased_input", bool, True),
+    )
+    # A score is the sum of three products.
+    kind = AttentionKind(
+        causal=False,
+        scale=(3 * sizes.head_dim) ** -0.5,
+        position_bias=_distances(keys, sizes.max_position),
+    )
+    return keys.shape(sizes, [kind] * sizes.num_layers, family, tied=True)
+
+
+def _check_products(keys: ShapeKeys) -> None:
+    """Refuse fewer than both products with distances. They are in a list, or joined by |."""
+    name, products = "pos_att_type", keys.values.get("pos_att_type")
+    if isinstance(products, str):
+        keys.ignore(name)
+        named = [one.strip().lower() for one in products.split("|")]
+    else:
+        named = keys.read(name, list[str], [])
+    if {*named} != {"c2p", "p2c"}:
+        keys.refuse_key(name, f"{shown_value(products)} is not supported (c2p with p2c)")
+
+
+def _distances(keys: ShapeKeys, max_position: int) -> DisentangledBias:
+    """Numbers below 1 mean none."""
+    buckets = keys.size("position_buckets", MOST_TOKENS, least=-1, default=-1)
+    most = keys.size("max_relative_positions", MOST_TOKENS, least=-1, default=-1)
+    most = most if most > 0 else max_position
+    if buckets <= 0:
+        return DisentangledBias(span=most)
+    if not 4 <= buckets <= 2 * (most - 2):
+        raise keys.error(f"position_buckets {buckets} do not fit distances of {most} tokens")
+    return DisentangledBias(span=buckets, max_distance=most)
+
+
+DEBERTA_NAMES = (
+    (r"^deberta\.", ""),
+    (r"\.attention\.self\.(query|key|value)_proj\.", r".attention.self.\1."),
+    (r"^(lm|mask)_predictions\.", "unused_pooler."),
+    (r"^cls\.predictions\.bias$", "cls.predictions.decoder.bias"),
+)
+
+
+_JINA_GATES: Mapping[str, ActivationName] = {"geglu": "gelu", "reglu": "relu"}
+"""The activation of the gate, by `feed_forward_type`."""
+
+
+def read_jina(keys: ShapeKeys) -> ModelShape:
+    keys.choice("position_embedding_type", {"alibi": None})
+    keys.ignore("emb_pooler", "model_max_length")
+    head_act = keys.read_activation("hidden_act", "gelu")
+    family = EncoderConfig(
+        hidden_act=keys.choice("feed_forward_type", _JINA_GATES),
+        head_act=head_act,
+        norm_eps=keys.read("layer_norm_eps", float, 1e-12),
+        type_vocab_size=_segments(keys),
+        positions=False,
+        gated=True,
+        fused_gate="first",
+    )
+    return _encoder_shape(keys, family, LinearBias())
+
+
+JINA_NAMES = (
+    *BERT_NAMES,
+    (r"\.mlp\.gated_layers\.", ".intermediate.dense."),
+    (r"\.mlp\.wo\.", ".output.dense."),
+    (r"\.mlp\.layernorm\.", ".output.LayerNorm."),
+)
+
+
 def _read_encoder(
     keys: ShapeKeys,
     *,
-    first_position: int = 0,
     head_act: ActivationName | None = None,
+    usual_act: ActivationName = "gelu",
     segments: bool = True,
     position_bias: PositionBias | None = None,
+    **own: Any,
 ) -> ModelShape:
-    hidden_act = keys.read_activation("hidden_act", "gelu")
+    """`usual_act` is the activation where no key names one, `own` are fields of `EncoderConfig`."""
+    hidden_act = keys.read_activation("hidden_act", usual_act)
     family = EncoderConfig(
         hidden_act=hidden_act,
         head_act=head_act or hidden_act,
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
         type_vocab_size=_segments(keys) if segments else 0,
-        first_position=first_position,
+        **own,
     )
     return _encoder_shape(keys, family, position_bias)
 
@@ -157,7 +373,7 @@ def _segments(keys: ShapeKeys) -> int:
 
 
 def _encoder_shape(
-    keys: ShapeKeys, family: EncoderConfig, position_bias: PositionBias | None = None
+    keys: ShapeKeys, family: EncoderConfig, position_bias: PositionBias | LinearBias | None = None
 ) -> ModelShape:
     sizes, unused = keys.read_sizes(), family.first_position
     if sizes.max_position <= unused:
@@ -210,6 +426,7 @@ def read_nomicbert(keys: ShapeKeys) -> ModelShape:
         head_act=hidden_act,
         norm_eps=keys.read("layer_norm_eps", float, 1e-12),
         type_vocab_size=_segments(keys),
+        positions=False,
         gated=True,
         bias=False,
         fused_qkv=True,

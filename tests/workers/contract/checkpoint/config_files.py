@@ -23,11 +23,20 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": LENGTH,
 }
 """Keys of `config.json` that most families have, with small numbers."""
-PUBLISHED: dict[str, dict[str, Any]] = {
-    file.stem.replace("--", "/"): json.loads(file.read_text())
-    for file in sorted((Path(__file__).parent / "published").glob("*.json"))
-}
-"""Configurations by the checkpoints' names on the hub."""
+_FOLDER = Path(__file__).parent / "published"
+
+
+def _published(folder: Path) -> dict[str, dict[str, Any]]:
+    """Configurations by the checkpoints' names on the hub."""
+    return {
+        file.stem.replace("--", "/"): json.loads(file.read_text())
+        for file in sorted(folder.glob("*.json"))
+    }
+
+
+PUBLISHED = _published(_FOLDER)
+WITH_OWN_CODE = _published(_FOLDER / "own_code")
+"""Those of classes that transformers does not have."""
 FACTORS = [2.0] * 64
 LLAMA3: dict[str, Any] = {
     "rope_type": "llama3",

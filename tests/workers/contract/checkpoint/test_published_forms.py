@@ -6,10 +6,13 @@ import msgspec
 import pytest
 from transformers import AutoConfig
 
-from tests.workers.contract.checkpoint.config_files import PUBLISHED, read
+from tests.workers.contract.checkpoint.config_files import PUBLISHED, WITH_OWN_CODE, read
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import (
     DecoderConfig,
+    DisentangledBias,
+    EncoderConfig,
+    LinearBias,
     LinearScaling,
     Llama3Scaling,
     PositionBias,
@@ -39,6 +42,18 @@ def test_what_the_records_say(tmp_path: Path) -> None:
         family = told[name].family
         assert isinstance(family, DecoderConfig)
         assert family.hidden_act == "gelu_pytorch_tanh"  # they say "gelu"
+    shared = told["sentence-transformers/paraphrase-albert-small-v2"].family
+    assert isinstance(shared, EncoderConfig)
+    assert (shared.embedding_size, shared.shared_layers, shared.hidden_act) == (128, True, "gelu")
+    electra = told["cross-encoder/ms-marco-electra-base"]
+    assert isinstance(electra.family, EncoderConfig)
+    assert (electra.family.embedding_size, electra.family.pooler_act) == (None, "gelu")
+    european = told["EuroBERT/EuroBERT-210m"]
+    assert (european.has_kv_cache, european.classifier_pooling) == (False, "mean")
+    assert european.attention[0].rope == RopeConfig(theta=250_000.0)
+    disentangled = told["mixedbread-ai/mxbai-rerank-base-v1"]
+    assert disentangled.attention[0].position_bias == DisentangledBias(span=256, max_distance=512)
+    assert disentangled.attention[0].scale == pytest.approx(192**-0.5)
     small = told["google/gemma-3-4b-it"]
     assert (small.num_heads, small.num_kv_heads, small.head_dim) == (8, 4, 256)
     assert (small.vocab_size, small.max_model_len) == (262_208, 131_072)
@@ -57,3 +72,42 @@ def test_what_the_records_say(tmp_path: Path) -> None:
         factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
     )
     assert llama.attention[0].rope == RopeConfig(theta=5e5, scaling=llama3)
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "rope", "segments", "length"),
+    [
+        ("Alibaba-NLP/gte-base-en-v1.5", "NewModel", (1e6, 2.0), 0, 8192),
+        (
+            "Alibaba-NLP/gte-multilingual-reranker-base",
+            "NewForSequenceClassification",
+            (160_000.0, 8.0),
+            1,
+            8192,
+        ),
+        ("Snowflake/snowflake-arctic-embed-m-v2.0", "GteModel", (160_000.0, None), 1, 8192),
+        ("jinaai/jina-embeddings-v2-base-en", "JinaBertForMaskedLM", None, 2, 8192),
+        ("jinaai/jina-reranker-v1-turbo-en", "JinaBertForSequenceClassification", None, 2, 8192),
+        ("Snowflake/snowflake-arctic-embed-m-long", "NomicBertModel", (1000.0, None), 2, 8192),
+    ],
+)
+def test_what_code_of_their_own_reads(
+    tmp_path: Path,
+    name: str,
+    architecture: str,
+    rope: tuple[float, float | None] | None,
+    segments: int,
+    length: int,
+) -> None:
+    """`rope` is the base and the factor of NTK scaling, with which frequencies are divided too."""
+    told = read(tmp_path, WITH_OWN_CODE[name])
+    assert (told.architecture, told.max_model_len, told.gated) == (architecture, length, True)
+    assert isinstance(told.family, EncoderConfig)
+    assert (told.family.type_vocab_size, told.family.positions) == (segments, False)
+    (kind,) = told.attention
+    assert not kind.causal
+    assert (kind.position_bias == LinearBias()) == (rope is None)
+    if rope is not None:
+        theta, factor = rope
+        scaling = None if factor is None else LinearScaling(factor=factor ** (1 / 32))
+        assert kind.rope == RopeConfig(theta=theta, scaling=scaling)

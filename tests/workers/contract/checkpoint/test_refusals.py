@@ -14,6 +14,7 @@ from tests.workers.contract.checkpoint.config_files import (
     LONGROPE,
     PUBLISHED,
     SIZES,
+    WITH_OWN_CODE,
     YARN,
     refusal,
     written,
@@ -30,6 +31,12 @@ BASES: dict[str, Keys] = {
     "small": written(**SIZES, head_dim=None) | {"num_key_value_heads": None},
     "phi": PUBLISHED["microsoft/Phi-3.5-mini-instruct"],
     "nomic": PUBLISHED["nomic-ai/nomic-embed-text-v1.5"],
+    "electra": PUBLISHED["cross-encoder/ms-marco-electra-base"],
+    "albert": PUBLISHED["albert-base-v2"],
+    "eurobert": PUBLISHED["EuroBERT/EuroBERT-210m"],
+    "gte": WITH_OWN_CODE["Alibaba-NLP/gte-base-en-v1.5"],
+    "deberta": PUBLISHED["mixedbread-ai/mxbai-rerank-base-v1"],
+    "jina": WITH_OWN_CODE["jinaai/jina-embeddings-v2-base-en"],
     "wrapper": {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}},
     **{name: written(name) for name in BERTS},
 }
@@ -98,6 +105,40 @@ OF_NOMIC: list[Refused] = [
     ("nomic", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction 0.5"),
     ("nomic", {"qkv_proj_bias": True}, "qkv_proj_bias true"),
 ]
+OF_ENCODERS: list[Refused] = [
+    ("electra", {"embedding_size": 0}, "embedding_size 0 is less than 1"),
+    ("electra", {"embedding_size": "128"}, "embedding_size is not valid"),
+    ("electra", {"odd": 3}, "odd 3 is not known"),
+    ("albert", {"num_hidden_groups": 2}, "num_hidden_groups 2 is not supported"),
+    ("albert", {"inner_group_num": 3}, "inner_group_num 3 is not supported"),
+    ("albert", {"embedding_size": 1.5}, "embedding_size is not valid"),
+    ("eurobert", {"mlp_bias": True}, "mlp_bias true is not supported"),
+    ("eurobert", {"clf_pooling": "max"}, "clf_pooling 'max' is not supported (one of bos, mean"),
+    ("eurobert", {"classifier_pooling": "mean"}, "clf_pooling late and classifier_pooling mean"),
+    ("gte", {"pack_qkv": 1}, "pack_qkv is not valid"),
+    ("gte", {"layer_norm_type": "rms_norm"}, 'layer_norm_type "rms_norm" is not supported'),
+    ("gte", {"position_embedding_type": "absolute"}, 'position_embedding_type "absolute"'),
+    ("gte", {"logn_attention_scale": True}, "logn_attention_scale true is not supported"),
+    ("gte", {"rope_scaling": {"type": "yarn", "factor": 2}}, "rope_scaling.type 'yarn' is not"),
+    ("gte", {"rope_scaling": {"type": "ntk"}}, "has no 'rope_scaling.factor'"),
+    ("gte", {"rope_scaling": {"type": "ntk", "factor": 0}}, "rope_scaling.factor 0"),
+    ("gte", {"rope_scaling": {"type": "ntk", "factor": 2, "mixed_b": 0.5}}, "mixed_b 0.5"),
+    ("gte", {"rope_theta": float("nan")}, "rope_theta NaN is not a finite number"),
+    ("jina", {"feed_forward_type": "original"}, "feed_forward_type 'original' is not supported"),
+    ("jina", {"position_embedding_type": "absolute"}, "position_embedding_type 'absolute' is not"),
+    ("jina", {"position_embedding_type": None}, "has no 'position_embedding_type'"),
+    ("deberta", {"relative_attention": False}, "relative_attention false is not supported"),
+    ("deberta", {"share_att_key": None}, "share_att_key false is not supported"),
+    ("deberta", {"pos_att_type": "c2p"}, 'pos_att_type "c2p" is not supported (c2p with p2c)'),
+    ("deberta", {"pos_att_type": None}, "pos_att_type null is not supported"),
+    ("deberta", {"pos_att_type": [1]}, "pos_att_type is not valid"),
+    ("deberta", {"norm_rel_ebd": "none"}, "norm_rel_ebd 'none' is not supported"),
+    ("deberta", {"conv_kernel_size": 3}, "conv_kernel_size 3 is not supported"),
+    ("deberta", {"position_buckets": 2}, "position_buckets 2 do not fit distances of 512 tokens"),
+    ("deberta", {"max_relative_positions": 9}, "position_buckets 256 do not fit distances of 9"),
+    ("deberta", {"pooler_hidden_size": 9}, "pooler_hidden_size 9 is not supported"),
+    ("jina", {"emb_odd": 1}, "emb_odd 1 is not known"),
+]
 OF_A_WRAPPED_GEMMA: list[tuple[Keys, str]] = [
     ({"odd": 3}, "text_config.odd 3 is not known"),
     ({"sliding_window": 0}, "text_config.sliding_window 0 is less than 1"),
@@ -120,7 +161,7 @@ def refused() -> Iterator[Refused]:
         for own in OF_BERT:
             ((key, value),) = own.items()
             yield base, own, f"{key} {json.dumps(value)} is not supported"
-    yield from (*OF_LLAMA, *OF_PHI, *OF_NOMIC)
+    yield from (*OF_LLAMA, *OF_PHI, *OF_NOMIC, *OF_ENCODERS)
     for scaling, named in OF_ROPE:
         yield "llama", {"rope_parameters": scaling}, named
     for scaling, missing in NEEDED_OF_ROPE:
