@@ -214,6 +214,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
     qk_norm: QKNormKind | None = None
     input_norms: bool = True
     output_norms: bool = False
@@ -225,6 +226,23 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     fused_qkv: FusedQKV | None = None
     fused_gate_up: bool = False
     interleaved_dims: int = 0
+
+
+class LayerNormDecoderConfig(DecoderConfig, frozen=True, kw_only=True, tag="layer_norm_decoder"):
+    """Differences between decoders with LayerNorms of each block's input
+    (`workers/models/layer_norm_decoder.py`), beside those of `DecoderConfig` but norms.
+
+    parallel           both blocks of a layer have the layer's input
+    shared_norm        then with one norm for both
+    learned_positions  a token's position has a row in a table, added to its embedding
+    transposed         checkpoints hold the layers' weights by inputs, not by outputs
+    """
+
+    norm_bias: bool = True
+    parallel: bool = False
+    shared_norm: bool = False
+    learned_positions: bool = False
+    transposed: bool = False
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
@@ -262,7 +280,7 @@ class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_n
     decoder_bias: bool
 
 
-FamilyConfig = DecoderConfig | EncoderConfig | PreNormEncoderConfig
+FamilyConfig = DecoderConfig | LayerNormDecoderConfig | EncoderConfig | PreNormEncoderConfig
 
 
 _WRAPPER = "language_model"

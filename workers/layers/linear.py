@@ -35,9 +35,9 @@ class Linear(Layer):
         tied: torch.Tensor | None = None,
         rows: Mapping[str, Rows] | None = None,
     ) -> None:
-        """`tied` is another layer's weight [out_features, in_features] to share. Of a member in
-        `rows`, the checkpoint's output features are taken in that order."""
-        shape = LinearShape(in_features, members, bias, gate)
+        """`tied` is another layer's weight [out_features, in_features] to share. The checkpoint's
+        `rows` of a member are taken in that order."""
+        shape = LinearShape(in_features, members, bias, gate, placement.transposed)
         self._method = _method(shape, placement, tied)
         self._rows = rows or {}
         quantization = placement.quantization

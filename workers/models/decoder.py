@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from workers.contract.model_config import DecoderConfig, FusedQKV, ModelConfig
+from workers.contract.model_config import DecoderConfig, ModelConfig, ModelConfigError
 from workers.layers.activations import ACTIVATIONS
 from workers.layers.layer import Chain, Layer, Placement, Rows
 from workers.layers.linear import Embedding, Linear
@@ -61,29 +61,23 @@ _UNUSED = (
 
 
 def qkv_product(
-    config: ModelConfig,
-    name: str,
-    placement: Placement,
-    *,
-    bias: bool,
-    fused: FusedQKV | None,
-    interleaved_dims: int = 0,
+    config: ModelConfig, family: DecoderConfig, name: str, placement: Placement
 ) -> Linear:
     """The product of all queries, then keys, then values, with a head's dimensions i and i + R / 2
     as a pair, from the tensors of attention `name` in the order of the checkpoint (see
     `DecoderConfig`)."""
-    heads, kv_heads, dim, pairs = config.num_heads, config.num_kv_heads, config.head_dim, []
-    pairs = [*range(0, interleaved_dims, 2), *range(1, interleaved_dims, 2)]
-    turned, straight = [*pairs, *range(interleaved_dims, dim)], [*range(dim)]
+    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+    pairs = family.interleaved_dims
+    turned, straight = [*range(0, pairs, 2), *range(1, pairs, 2), *range(pairs, dim)], [*range(dim)]
 
     def rows(order: Iterable[int], dims: list[int], total: int) -> Rows:
         return Rows(tuple(head * dim + own for head in order for own in dims), total * dim)
 
     parts = {"q": rows(range(heads), turned, heads), "k": rows(range(kv_heads), turned, kv_heads)}
     parts["v"] = rows(range(kv_heads), straight, kv_heads)
-    if fused:
+    if family.fused_qkv:
         order = range(total := heads + 2 * kv_heads)
-        if fused == "groups":
+        if family.fused_qkv == "groups":
             size = total // kv_heads
             order = sorted(order, key=lambda head: max(0, head % size - size + 3))
         own = rows(order[: heads + kv_heads], turned, total)
@@ -94,7 +88,7 @@ def qkv_product(
         config.hidden_size,
         {member: len(rows.kept) for member, rows in members.items()},
         placement,
-        bias=bias,
+        bias=family.qkv_bias,
         rows={name: rows for name, rows in members.items() if [*rows.kept] != [*range(rows.total)]},
     )
 
@@ -117,14 +111,7 @@ class DecoderLayer(StageLayer):
             ]
             weights = query.parameters.weight, key.parameters.weight
             self.qk_norm = QKNorm(*weights, family.norm_eps, rotated=family.qk_norm == "rotated")
-        self._qkv = qkv_product(
-            config,
-            attention,
-            placement,
-            bias=family.qkv_bias,
-            fused=family.fused_qkv,
-            interleaved_dims=family.interleaved_dims,
-        )
+        self._qkv = qkv_product(config, family, attention, placement)
         self._output = Linear(
             queries, {f"{attention}.o_proj": size}, placement, bias=family.output_bias
         )
@@ -137,7 +124,7 @@ class DecoderLayer(StageLayer):
             sandwich = f"{name}.pre_feedforward_layernorm"
             self._mlp_norm = norm(sandwich, size) if after else after_attention
         self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if after else None
-        self._gate_up, self._function = _up(config, family, f"{name}.mlp", placement)
+        self._gate_up, self._function = up_product(config, family, f"{name}.mlp", placement)
         down = {f"{name}.mlp.down_proj": size}
         self._down = Linear(config.intermediate_size, down, placement, bias=family.mlp_bias)
 
@@ -157,7 +144,7 @@ def _add(
     return linear.add_to(hidden, rows) if norm is None else norm.add_to(hidden, linear(rows))
 
 
-def _up(
+def up_product(
     config: ModelConfig, family: DecoderConfig, name: str, placement: Placement
 ) -> tuple[Linear, Chain]:
     """The first half of a feed-forward network, of which a gate is a part, and what follows it."""
@@ -181,7 +168,7 @@ def _norms(family: DecoderConfig, placement: Placement) -> Callable[[str, int], 
 class DecoderModel(StageModel):
     """One stage of a decoder without an LM head (see `StageModel`): its token states are pooled."""
 
-    unused = re.compile(rf"lm_head\.weight|{_UNUSED}")
+    unused = re.compile(rf"lm_head\.(weight|bias)|{_UNUSED}")
     embedding_name = "model.embed_tokens"
 
     def _build(self, config: ModelConfig, placement: Placement) -> None:
@@ -215,7 +202,9 @@ class DecoderForCausalLM(DecoderModel):
         self._softcap, self._scale = family.logit_softcap, family.logit_scale
         words, tied = self._embedding, config.tie_word_embeddings
         if config.reranking is None:
-            return self._make_lm_head(config, placement, words, bias=False)
+            return self._make_lm_head(config, placement, words, bias=family.head_bias)
+        if family.head_bias:
+            raise ModelConfigError(f"{config.architecture} cannot rerank: its LM head has a bias")
         return TokenScores(
             self.embedding_name if tied else self.lm_head_name,
             config.vocab_size,

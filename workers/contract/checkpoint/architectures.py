@@ -6,7 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from workers.contract.checkpoint import decoders, encoders, later_decoders
+from workers.contract.checkpoint import (
+    decoders,
+    encoders,
+    later_decoders,
+    layer_norm_decoders,
+)
 from workers.contract.checkpoint.encoders import Renames
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
@@ -92,6 +97,7 @@ def _decoder(
     return _architectures(name, read_shape, renames, **own)
 
 
+_layer_norm_decoder = partial(_decoder, module="workers.models.layer_norm_decoder:LayerNormDecoder")
 _encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
@@ -129,6 +135,22 @@ FAMILIES: Mapping[str, Family] = {
         own_names=later_decoders.INTERNLM2_NAMES,
         known_code=("modeling_internlm2",),
     ),
+    **_layer_norm_decoder("Nemotron", layer_norm_decoders.read_nemotron),
+    **_layer_norm_decoder("Cohere", layer_norm_decoders.read_cohere),
+    **_layer_norm_decoder("Cohere2", layer_norm_decoders.read_cohere2),
+    **_layer_norm_decoder(
+        "Starcoder2", layer_norm_decoders.read_starcoder2, layer_norm_decoders.STARCODER2_NAMES
+    ),
+    **_layer_norm_decoder("Phi", layer_norm_decoders.read_phi, layer_norm_decoders.PHI_NAMES),
+    **_layer_norm_decoder(
+        "GPTNeoX", layer_norm_decoders.read_gpt_neox, layer_norm_decoders.GPT_NEOX_NAMES
+    ),
+    **{
+        name.replace("ForCausalLM", "LMHeadModel"): family
+        for name, family in _layer_norm_decoder(
+            "GPT2", layer_norm_decoders.read_gpt2, layer_norm_decoders.GPT2_NAMES
+        ).items()
+    },
     # A language model beside a vision tower, which is served alone.
     _WRAPPED_GEMMA3: replace(
         _GEMMA3["Gemma3ForCausalLM"], read_shape=decoders.read_gemma3_wrapper, base=_WRAPPED_GEMMA3

@@ -30,9 +30,11 @@ class ShapeKeys(ConfigKeys):
     """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
     methods raise ModelConfigError."""
 
-    def read_sizes(self, positions: str = "max_position_embeddings") -> Sizes:
+    def read_sizes(
+        self, positions: str = "max_position_embeddings", *, widening: int | None = None
+    ) -> Sizes:
         """The sizes, by their usual names (see `ConfigKeys.spell`), and the number of positions, by
-        this name."""
+        this name. Without an `intermediate_size`, it is `widening` times the hidden size."""
         hidden = self.size("hidden_size", MOST_WIDTH)
         heads = self.size("num_attention_heads", MOST_WIDTH)
         kv_heads = self.optional_size("num_key_value_heads") or heads
@@ -46,7 +48,9 @@ class ShapeKeys(ConfigKeys):
         return Sizes(
             vocab_size=self.size("vocab_size", MOST_TOKENS),
             hidden_size=hidden,
-            intermediate_size=self.size("intermediate_size", MOST_WIDTH),
+            intermediate_size=self.size(
+                "intermediate_size", MOST_WIDTH, default=widening and widening * hidden
+            ),
             num_layers=self.size("num_hidden_layers", MOST_LAYERS),
             num_heads=heads,
             num_kv_heads=kv_heads,

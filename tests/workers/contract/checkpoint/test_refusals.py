@@ -101,6 +101,8 @@ OF_NOMIC: list[Refused] = [
 ]
 _GRANITE, _HUNYUAN = "ibm-granite/granite-3.3-8b-instruct", "tencent/Hunyuan-7B-Instruct"
 _SMOL, _EXAONE = "HuggingFaceTB/SmolLM3-3B", "LGAI-EXAONE/EXAONE-4.0-32B"
+_COMMAND, _COMMAND7 = "CohereLabs/c4ai-command-r-v01", "CohereLabs/c4ai-command-r7b-12-2024"
+_GPT2 = "openai-community/gpt2"
 OF_LATER_DECODERS: list[Refused] = [
     (_SMOL, {"no_rope_layers": [1] * 35}, "no_rope_layers has 35 entries for 36 layers"),
     (_SMOL, {"no_rope_layers": ["no"]}, "no_rope_layers is not valid"),
@@ -136,6 +138,20 @@ OF_LATER_DECODERS: list[Refused] = [
     (_HUNYUAN, {"rope_scaling": {"type": "dynamic", "alpha": 0}}, "rope alpha 0 is not supported"),
     ("arcee-ai/AFM-4.5B", {"gated": True}, "gated true is not known"),
     ("kyutai/helium-1-2b", {"mlp_bias": 3}, "mlp_bias is not valid"),
+    ("nvidia/Minitron-4B-Base", {"norm_eps": "small"}, "norm_eps is not valid"),
+    ("nvidia/Minitron-4B-Base", {"rope_percent": 0.25}, "rope_percent 0.25 is not supported"),
+    (_COMMAND, {"use_qk_norm": True}, "use_qk_norm true is not supported"),
+    (_COMMAND, {"logit_scale": "1"}, "logit_scale is not valid"),
+    (_COMMAND7, {"use_parallel_block": False}, "use_parallel_block false is not supported"),
+    (_COMMAND7, {"sliding_window_pattern": 0}, "sliding_window_pattern 0 is less than 1"),
+    ("bigcode/starcoder2-3b", {"norm_type": "rms"}, 'norm_type "rms" is not supported'),
+    ("bigcode/starcoder2-3b", {"use_bias": 1}, "use_bias is not valid"),
+    ("microsoft/phi-2", {"qk_layernorm": True}, "qk_layernorm true is not supported"),
+    ("EleutherAI/pythia-160m", {"rotary_pct": 0.27}, "17 of 64"),
+    ("EleutherAI/pythia-160m", {"use_parallel_residual": "no"}, "use_parallel_residual is not"),
+    (_GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx true is"),
+    (_GPT2, {"n_inner": 0}, "n_inner 0 is less than 1"),
+    (_GPT2, {"n_embd": 770}, "hidden_size 770 is not divisible by 12 attention heads"),
 ]
 OF_A_WRAPPED_GEMMA: list[tuple[Keys, str]] = [
     ({"odd": 3}, "text_config.odd 3 is not known"),
