@@ -44,9 +44,9 @@ class LayerNormDecoderLayer(StageLayer):
         family, size = family_config(config, LayerNormDecoderConfig), config.hidden_size
         attention, mlp, norm = f"{name}.self_attn", f"{name}.mlp", _norms(config, placement)
         self._head_dim, self._parallel = config.head_dim, family.parallel
-        self._input_norm = self._mlp_norm = norm(f"{name}.input_layernorm")
-        if not family.shared_norm:
-            self._mlp_norm = norm(f"{name}.post_attention_layernorm")
+        self._input_norm = norm(f"{name}.input_layernorm")
+        after = f"{name}.post_attention_layernorm"
+        self._mlp_norm = None if family.shared_norm else norm(after)
         self._qkv = qkv_product(config, family, attention, placement)
         width, output = config.num_heads * config.head_dim, {f"{attention}.o_proj": size}
         self._output = Linear(width, output, placement, bias=family.output_bias)
@@ -63,7 +63,7 @@ class LayerNormDecoderLayer(StageLayer):
         return self._down.add_to(hidden, self._inner(hidden) if inner is None else inner)
 
     def _inner(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._function(self._up(self._mlp_norm(hidden)))
+        return self._function(self._up((self._mlp_norm or self._input_norm)(hidden)))
 
 
 class LayerNormDecoderModel(DecoderModel):

@@ -40,7 +40,7 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
     )
     keys.ignore("is_llama_config", "max_sequence_length")
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
-    layers = keys.read_layers(keys.read_causal(sizes), None, [True] * sizes.num_layers)
+    layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
     mlp_bias = keys.read("mlp_bias", bool, False)
     return decoder_shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
 

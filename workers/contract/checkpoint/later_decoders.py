@@ -63,11 +63,6 @@ def _biases(keys: ShapeKeys, *, default: bool = False) -> dict[str, Any]:
     }
 
 
-def _alike(keys: ShapeKeys, sizes: Sizes, kind: AttentionKind) -> list[AttentionKind]:
-    """Every layer with this kind of attention."""
-    return keys.read_layers(kind, None, [True] * sizes.num_layers)
-
-
 def read_granite(keys: ShapeKeys) -> ModelShape:
     """With all hidden states divided by the blocks' multiplier no block needs it: norms are the
     same if their epsilon is divided by its square."""
@@ -88,7 +83,7 @@ def read_granite(keys: ShapeKeys) -> ModelShape:
         logit_scale=1 / logits,
         **_biases(keys),
     )
-    return keys.shape(sizes, _alike(keys, sizes, kind), family, tied=False)
+    return keys.shape(sizes, keys.read_same_layers(sizes, kind), family, tied=False)
 
 
 def read_seed_oss(keys: ShapeKeys) -> ModelShape:
@@ -97,12 +92,14 @@ def read_seed_oss(keys: ShapeKeys) -> ModelShape:
     sizes = keys.read_sizes()
     biases = _biases(keys, default=True)
     biases["output_bias"] = keys.read("attention_out_bias", bool, False)
-    return decoder_shape(keys, sizes, _alike(keys, sizes, keys.read_causal(sizes)), **biases)
+    return decoder_shape(
+        keys, sizes, keys.read_same_layers(sizes, keys.read_causal(sizes)), **biases
+    )
 
 
 def read_olmo2(keys: ShapeKeys) -> ModelShape:
     sizes = keys.read_sizes()
-    return _olmo(keys, sizes, _alike(keys, sizes, keys.read_causal(sizes)))
+    return _olmo(keys, sizes, keys.read_same_layers(sizes, keys.read_causal(sizes)))
 
 
 def read_olmo3(keys: ShapeKeys) -> ModelShape:
@@ -165,7 +162,7 @@ def read_glm(keys: ShapeKeys, *, output_norms: bool = False) -> ModelShape:
     return decoder_shape(
         keys,
         sizes,
-        _alike(keys, sizes, kind),
+        keys.read_same_layers(sizes, kind),
         norm_eps=1.5625e-07,
         qkv_bias=keys.read("attention_bias", bool, True),
         fused_gate_up=True,
@@ -196,7 +193,7 @@ def read_ernie(keys: ShapeKeys) -> ModelShape:
     return decoder_shape(
         keys,
         sizes,
-        _alike(keys, sizes, kind),
+        keys.read_same_layers(sizes, kind),
         norm_eps=1e-5,
         tied=True,
         qkv_bias=bias,
@@ -209,7 +206,7 @@ def read_ernie(keys: ShapeKeys) -> ModelShape:
 def read_helium(keys: ShapeKeys) -> ModelShape:
     keys.assume({"head_dim": 128, "rope_theta": 100_000.0})
     sizes = keys.read_sizes()
-    layers = _alike(keys, sizes, keys.read_causal(sizes))
+    layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
     own = _biases(keys) | {"output_bias": False}
     return decoder_shape(keys, sizes, layers, norm_eps=1e-8, interleaved_dims=sizes.head_dim, **own)
 
@@ -226,7 +223,7 @@ def read_hunyuan(keys: ShapeKeys) -> ModelShape:
     sizes = keys.read_sizes()
     rope = _hunyuan_rope(keys, sizes)
     kind = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    layers = _alike(keys, sizes, kind)
+    layers = keys.read_same_layers(sizes, kind)
     return decoder_shape(keys, sizes, layers, norm_eps=1e-5, qk_norm="rotated", **_biases(keys))
 
 
@@ -248,7 +245,7 @@ HUNYUAN_NAMES = ((r"\.query_layernorm\.", ".q_norm."), (r"\.key_layernorm\.", ".
 
 def read_arcee(keys: ShapeKeys) -> ModelShape:
     sizes = keys.read_sizes()
-    layers = _alike(keys, sizes, keys.read_causal(sizes))
+    layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
     activation = keys.read_activation("hidden_act", "relu2")
     return decoder_shape(
         keys, sizes, layers, norm_eps=1e-5, hidden_act=activation, gated=False, **_biases(keys)
@@ -268,7 +265,7 @@ def read_internlm2(keys: ShapeKeys) -> ModelShape:
     """Obeys the checkpoints' own code, of which transformers has no class."""
     keys.ignore("attn_implementation")
     sizes, bias = keys.read_sizes(), keys.read("bias", bool, True)
-    layers = _alike(keys, sizes, keys.read_causal(sizes))
+    layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
     return decoder_shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, fused_qkv="groups")
 
 

@@ -45,11 +45,6 @@ def _shape(
     return keys.shape(sizes, layers, family, tied=tied)
 
 
-def _alike(keys: ShapeKeys, sizes: Sizes, kind: AttentionKind) -> list[AttentionKind]:
-    """Every layer with this kind of attention."""
-    return keys.read_layers(kind, None, [True] * sizes.num_layers)
-
-
 def read_nemotron(keys: ShapeKeys) -> ModelShape:
     keys.assume({"partial_rotary_factor": 0.5})
     keys.neutral({"rope_percent": (0.5, None)})
@@ -57,7 +52,7 @@ def read_nemotron(keys: ShapeKeys) -> ModelShape:
     return _shape(
         keys,
         sizes,
-        _alike(keys, sizes, keys.read_causal(sizes, partial=True)),
+        keys.read_same_layers(sizes, keys.read_causal(sizes, partial=True)),
         act="relu2",
         eps="norm_eps",
         gated=False,
@@ -73,7 +68,7 @@ def read_cohere(keys: ShapeKeys) -> ModelShape:
     keys.neutral({"use_qk_norm": (False, None)})
     keys.ignore("model_max_length")
     sizes = keys.read_sizes()
-    return _cohere(keys, sizes, _alike(keys, sizes, keys.read_causal(sizes)))
+    return _cohere(keys, sizes, keys.read_same_layers(sizes, keys.read_causal(sizes)))
 
 
 def read_cohere2(keys: ShapeKeys) -> ModelShape:
@@ -150,7 +145,7 @@ def read_phi(keys: ShapeKeys) -> ModelShape:
     return _shape(
         keys,
         sizes,
-        _alike(keys, sizes, keys.read_causal(sizes, partial=True)),
+        keys.read_same_layers(sizes, keys.read_causal(sizes, partial=True)),
         act="gelu_new",
         gated=False,
         parallel=True,
@@ -172,16 +167,17 @@ def read_gpt_neox(keys: ShapeKeys) -> ModelShape:
     keys.spell({"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"})
     keys.assume({"rotary_pct": 0.25})
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, True)
-    own = _BIASES | {"qkv_bias": bias, "output_bias": bias}
     return _shape(
         keys,
         sizes,
-        _alike(keys, sizes, keys.read_causal(sizes, partial=True)),
+        keys.read_same_layers(sizes, keys.read_causal(sizes, partial=True)),
         act="gelu",
         gated=False,
         parallel=keys.read("use_parallel_residual", bool, True),
         fused_qkv="groups",
-        **own,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=True,
     )
 
 
@@ -220,7 +216,7 @@ def read_gpt2(keys: ShapeKeys) -> ModelShape:
     return _shape(
         keys,
         sizes,
-        _alike(keys, sizes, kind),
+        keys.read_same_layers(sizes, kind),
         act="gelu_new",
         eps="layer_norm_epsilon",
         tied=True,

@@ -207,6 +207,10 @@ class ShapeKeys(ConfigKeys):
                 raise self.error(f"layer_types has {name!r}, which is not supported here")
         return [kinds[name] for name in names]
 
+    def read_same_layers(self, sizes: Sizes, kind: AttentionKind) -> list[AttentionKind]:
+        """`kind` for each layer."""
+        return self.read_layers(kind, None, [True] * sizes.num_layers)
+
     def shape(
         self,
         sizes: Sizes,

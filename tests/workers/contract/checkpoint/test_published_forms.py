@@ -51,6 +51,16 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     embedder = told["google/embeddinggemma-300m"]
     assert [kind.window for kind in embedder.attention] == [257, None]
     assert not embedder.has_kv_cache
+    llama = told["meta-llama/Llama-3.2-1B-Instruct"]
+    assert llama.has_kv_cache
+    llama3 = Llama3Scaling(
+        factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
+    )
+    assert llama.attention[0].rope == RopeConfig(theta=5e5, scaling=llama3)
+
+
+def test_what_the_records_say_of_later_decoders(tmp_path: Path) -> None:
+    told = {name: read(tmp_path, published) for name, published in PUBLISHED.items()}
     smol = told["HuggingFaceTB/SmolLM3-3B"]
     assert [kind.rope and kind.rope.theta for kind in smol.attention] == [5e6, None]
     assert smol.layer_kinds == (0, 0, 0, 1) * 9
@@ -69,9 +79,15 @@ def test_what_the_records_say(tmp_path: Path) -> None:
     glm = told["zai-org/GLM-4-9B-0414"]
     assert isinstance(glm.family, DecoderConfig)
     assert (glm.attention[0].rope, glm.family.interleaved_dims) == (RopeConfig(fraction=0.5), 64)
-    llama = told["meta-llama/Llama-3.2-1B-Instruct"]
-    assert llama.has_kv_cache
-    llama3 = Llama3Scaling(
-        factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
+    command = told["CohereLabs/c4ai-command-r7b-12-2024"]
+    within, everywhere = command.attention
+    assert (within.window, everywhere.window, everywhere.rope) == (4096, None, None)
+    assert command.layer_kinds == (0, 0, 0, 1) * 8
+    pythia = told["EleutherAI/pythia-160m"].attention[0].rope
+    assert pythia == RopeConfig(fraction=0.25)
+    gpt2 = told["openai-community/gpt2"]
+    assert (gpt2.intermediate_size, gpt2.max_model_len, gpt2.attention[0].rope) == (
+        3072,
+        1024,
+        None,
     )
-    assert llama.attention[0].rope == RopeConfig(theta=5e5, scaling=llama3)

@@ -31,8 +31,13 @@ def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -
     return torch.cat((turned.real, turned.imag), dim=2)
 
 
-def normalised(heads: torch.Tensor, num_heads: int, norm: QKNorm) -> torch.Tensor:
-    """Queries and keys [T, H + Hkv, D], in rows as long as the weights."""
+def normalised(
+    heads: torch.Tensor, num_heads: int, norm: QKNorm | None, *, rotated: bool
+) -> torch.Tensor:
+    """Queries and keys [T, H + Hkv, D], in rows as long as the weights; as they are if the norm is
+    not for heads that are `rotated`, or not."""
+    if norm is None or norm.rotated != rotated:
+        return heads.clone()
     parts = []
     for part, weight in ((heads[:, :num_heads], norm.query), (heads[:, num_heads:], norm.key)):
         rows = part.reshape(len(part), -1, len(weight))
@@ -77,13 +82,9 @@ def test_rotate_and_cache(
     query, key = (1 + torch.rand(row * head_dim, device=device) for row in rows)
     norm = QKNorm(query, key, 1e-3, rotated=normed == "rotated") if normed else None
 
-    exact = heads[:, :turning].double()
-    if norm is not None and not norm.rotated:
-        exact = normalised(exact, num_heads, norm)
+    exact = normalised(heads[:, :turning].double(), num_heads, norm, rotated=False)
     exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
-    if norm is not None and norm.rotated:
-        exact = normalised(exact, num_heads, norm)
-    table = table if rotary_dim else None
+    exact, table = normalised(exact, num_heads, norm, rotated=True), table if rotary_dim else None
 
     kv_indices = torch.tensor([11, 2, 7, 0], device=device)
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
