@@ -97,7 +97,7 @@ class StepAttention:
         """
         stage, step = self._stage, self._step
         backend, rotary, norm, _ = stage.layers[layer]
-        if qkv.is_cuda and rotary is not None:
+        if qkv.is_cuda and (rotary is not None or isinstance(step, PagedStep)):
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
                 KVTarget,
@@ -109,7 +109,8 @@ class StepAttention:
                 target = KVTarget(step.kv_indices, *stage.caches[layer])
             out = qkv if out is None else out
             heads = stage.head_counts[0]
-            rotate_and_cache(qkv, rotary.table, step.positions, heads, out, target, norm)
+            table = None if rotary is None else rotary.table
+            rotate_and_cache(qkv, table, step.positions, heads, out, target, norm)
             return stage.split_qkv(out)
         rotated = self._rotated(layer, qkv)
         if isinstance(step, PagedStep):
@@ -160,21 +161,31 @@ class StepAttention:
     def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
         """Without fused kernels."""
         _, rotary, norm, _ = self._stage.layers[layer]
-        split = self._stage.split_qkv(qkv)
-        if norm is not None:
-            # Each attention head is normalised by itself.
-            weights = ((split.queries, norm.query), (split.keys, norm.key))
-            heads = torch.cat([rms_norm(part, own, norm.eps) for part, own in weights], dim=1)
-        elif rotary is None:
+        split, num_heads = self._stage.split_qkv(qkv), self._stage.head_counts[0]
+        if norm is None and rotary is None:
             return split
-        else:
-            heads = qkv[:, : sum(self._stage.head_counts)]
+        heads = qkv[:, : sum(self._stage.head_counts)]
+        if norm is not None and not norm.rotated:
+            heads = _normed(heads, num_heads, norm)
         if rotary is not None:
             if rotary not in self._rotations:
                 self._rotations[rotary] = rotary(self._step.positions)
             heads = rotate(heads, self._rotations[rotary])
-        num_heads = self._stage.head_counts[0]
+        if norm is not None and norm.rotated:
+            heads = _normed(heads, num_heads, norm)
         return QKV(heads[:, :num_heads], heads[:, num_heads:], split.values)
+
+
+def _normed(heads: torch.Tensor, num_heads: int, norm: QKNorm) -> torch.Tensor:
+    """Queries and keys [T', H + Hkv, D], normalised in rows as long as the norms' weights."""
+    both = (heads[:, :num_heads], norm.query), (heads[:, num_heads:], norm.key)
+    return torch.cat(
+        [
+            rms_norm(part.reshape(len(part), -1, len(own)), own, norm.eps).view(part.shape)
+            for part, own in both
+        ],
+        dim=1,
+    )
 
 
 def _lengthened(attended: torch.Tensor, count: int) -> torch.Tensor:

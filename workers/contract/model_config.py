@@ -198,21 +198,33 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, window=None if holds_all else window)
 
 
-ActivationName = Literal["silu", "relu", "tanh", "gelu", "gelu_new", "gelu_pytorch_tanh"]
+ActivationName = Literal["silu", "relu", "relu2", "tanh", "gelu", "gelu_new", "gelu_pytorch_tanh"]
 """As transformers calls an activation function."""
 
 
-class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
-    """Differences between decoders that normalise each block's input and have a gated feed-forward
-    network (`workers/models/decoder.py`).
+QKNormKind = Literal["head", "width", "rotated"]
+"""What is normalised of queries and of keys: each attention head before it is rotated, all heads
+together, or each head once it is rotated."""
 
-    sandwich_norms     each block's output is normalised too, before it is added
+FusedQKV = Literal["parts", "groups"]
+"""Order of a fused tensor of queries, keys and values: all queries first, or by KV heads, each
+behind its queries and before its values."""
+
+
+class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
+    """Differences between decoders with RMSNorms (`workers/models/decoder.py`).
+
+    input_norms        each block's input is normalised
+    output_norms       each block's output is normalised, before it is added
     late_pooling       a classifier's first layer is applied to tokens, and then they are pooled
     unit_offset_norms  checkpoints hold the norms' weights less 1
+    gated              two products go into the feed-forward network, one of them a gate
     embedding_scale    what embeddings are multiplied by, rounded to the model's dtype
+    logit_scale        what logits are multiplied by
     logit_softcap      a logit becomes logit_softcap * tanh(logit / logit_softcap)
-    fused_projections  checkpoints have queries, keys and values in one tensor, and the gate and
-                       what it multiplies in another
+    fused_qkv          checkpoints have queries, keys and values in one tensor
+    fused_gate_up      and the gate and what it multiplies in another
+    interleaved_dims   the first so many dimensions of a head are rotated by pairs (2i, 2i + 1)
     """
 
     hidden_act: ActivationName
@@ -220,13 +232,36 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: bool = False
-    sandwich_norms: bool = False
+    head_bias: bool = False
+    qk_norm: QKNormKind | None = None
+    input_norms: bool = True
+    output_norms: bool = False
     unit_offset_norms: bool = False
+    gated: bool = True
     embedding_scale: float = 1.0
+    logit_scale: float = 1.0
     logit_softcap: float | None = None
-    fused_projections: bool = False
+    fused_qkv: FusedQKV | None = None
+    fused_gate_up: bool = False
+    interleaved_dims: int = 0
     late_pooling: bool = False
+
+
+class LayerNormDecoderConfig(DecoderConfig, frozen=True, kw_only=True, tag="layer_norm_decoder"):
+    """Differences between decoders with LayerNorms of each block's input
+    (`workers/models/layer_norm_decoder.py`), beside those of `DecoderConfig` but norms.
+
+    parallel           both blocks of a layer have the layer's input
+    shared_norm        then with one norm for both
+    learned_positions  a token's position has a row in a table, added to its embedding
+    transposed         checkpoints hold the layers' weights by inputs, not by outputs
+    """
+
+    norm_bias: bool = True
+    parallel: bool = False
+    shared_norm: bool = False
+    learned_positions: bool = False
+    transposed: bool = False
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
@@ -271,7 +306,7 @@ class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_n
     decoder_bias: bool
 
 
-FamilyConfig = DecoderConfig | EncoderConfig | PreNormEncoderConfig
+FamilyConfig = DecoderConfig | LayerNormDecoderConfig | EncoderConfig | PreNormEncoderConfig
 
 
 _WRAPPER = "language_model"
@@ -326,7 +361,7 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
     @property
     def gated(self) -> bool:
         """Whether two products go into the feed-forward network, one of them a gate."""
-        return not isinstance(self.family, EncoderConfig) or self.family.gated
+        return isinstance(self.family, PreNormEncoderConfig) or self.family.gated
 
     @property
     def shared_layers(self) -> bool:

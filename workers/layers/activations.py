@@ -13,9 +13,16 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
+
+def _relu2(rows: torch.Tensor) -> torch.Tensor:
+    """Squares of what is above 0 (So et al. 2021, arXiv:2109.08668)."""
+    return F.relu(rows).square_()
+
+
 ACTIVATIONS: dict[ActivationName, Activation] = {
     "silu": F.silu,
     "relu": F.relu,
+    "relu2": _relu2,
     "tanh": torch.tanh,
     "gelu": F.gelu,
     "gelu_new": _gelu_tanh,

@@ -70,12 +70,13 @@ class Chain(Layer):
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The device and element type of a stage's weights, and what was chosen for the device. With a
-    `quantization` they are those of its layers."""
+    `quantization`, or as `transposed` in the checkpoint, they are those of its layers."""
 
     device: torch.device
     dtype: torch.dtype
     choices: Choices = field(default_factory=Choices)
     quantization: Quantization | None = None
+    transposed: bool = False
 
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:

@@ -1,5 +1,7 @@
 """Layers with a matrix: lookup tables, and linear layers with their activations and gates."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 
@@ -7,7 +9,7 @@ from workers.contract.model_config import ModelConfigError
 from workers.layers.activations import Activation
 from workers.layers.dense_method import DenseMethod
 from workers.layers.fp8_method import Fp8Method
-from workers.layers.layer import Layer, Placement
+from workers.layers.layer import Layer, Placement, Rows
 from workers.layers.linear_method import LinearShape, Method, Product
 from workers.layers.norm import RMSNorm
 
@@ -31,10 +33,19 @@ class Linear(Layer):
         bias: bool,
         gate: Activation | None = None,
         tied: torch.Tensor | None = None,
+        rows: Mapping[str, Rows] | None = None,
     ) -> None:
-        """`tied` is another layer's weight [out_features, in_features] to share."""
-        shape = LinearShape(in_features, members, bias, gate)
+        """`tied` is another layer's weight [out_features, in_features] to share. The checkpoint's
+        `rows` of a member are taken in that order."""
+        shape = LinearShape(in_features, members, bias, gate, placement.transposed)
         self._method = _method(shape, placement, tied)
+        self._rows = rows or {}
+        quantization = placement.quantization
+        if rows and quantization is not None and quantization.weights == "block":
+            raise ModelConfigError(
+                f"{next(iter(rows))} has rows in another order: quantization by block is not "
+                "supported so"
+            )
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         """As `Product` has it, once the layer is packed."""
@@ -45,6 +56,14 @@ class Linear(Layer):
 
     def weights(self) -> dict[str, torch.Tensor]:
         return self._method.weights()
+
+    def rows(self) -> dict[str, Rows]:
+        return {
+            name: rows
+            for name, weight in self._method.weights().items()
+            if (rows := self._rows.get(name.rpartition(".")[0])) is not None
+            and weight.shape[:1] == (rows.total,)
+        }
 
     def added_bytes(self, fp8_item_bytes: int) -> int:
         return self._method.added_bytes(fp8_item_bytes)

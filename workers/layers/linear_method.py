@@ -15,13 +15,14 @@ class LinearShape:
     """A linear layer of the checkpoint's layers `members` (name -> output features), stacked.
 
     With a `gate`, the first half of the outputs goes through that function and is multiplied by the
-    second (Shazeer 2020, arXiv:2002.05202).
+    second (Shazeer 2020, arXiv:2002.05202). A checkpoint may hold weights `transposed`: by inputs.
     """
 
     in_features: int
     members: dict[str, int]
     bias: bool
     gate: Activation | None = None
+    transposed: bool = False
 
     @property
     def out_features(self) -> int:
@@ -31,7 +32,7 @@ class LinearShape:
     def named(self, **parts: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """`parts`, each with a tensor for each member, by the names in a checkpoint."""
         return {
-            f"{member}.{kind}": own
+            f"{member}.{kind}": own.t() if self.transposed and kind == "weight" else own
             for kind, tensors in parts.items()
             for member, own in zip(self.members, tensors, strict=True)
         }

@@ -52,21 +52,31 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 
 
 class QKNorm(NamedTuple):
-    """Weights [D] and epsilon of the RMSNorms of each attention head's queries and keys. Applied
-    before these are rotated (Henry et al. 2020, arXiv:2010.04245, with RMSNorm)."""
+    """Weights and epsilon of the RMSNorms of queries and keys: [D] for each attention head by
+    itself, [H * D] for all heads together. Applied before these are rotated (Henry et al. 2020,
+    arXiv:2010.04245, with RMSNorm), or to what was `rotated`."""
 
     query: torch.Tensor
     key: torch.Tensor
     eps: float
+    rotated: bool = False
 
 
 class LayerNorm(Layer):
-    """(x - mean(x)) / std(x) * w + b over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
+    """(x - mean(x)) / std(x) * w + b over the last dimension (Ba et al. 2016, arXiv:1607.06450).
+    With `unit_offset` checkpoints hold w - 1, and the sum is rounded."""
 
     def __init__(
-        self, name: str, size: int, eps: float, placement: Placement, *, bias: bool = True
+        self,
+        name: str,
+        size: int,
+        eps: float,
+        placement: Placement,
+        *,
+        bias: bool = True,
+        unit_offset: bool = False,
     ) -> None:
-        self._name, self._shape, self._eps = name, (size,), eps
+        self._name, self._shape, self._eps, self._unit_offset = name, (size,), eps, unit_offset
         self._kernels = placement.kernels
         self._weight = placement.empty(size)
         self._bias = placement.empty(size) if bias else None
@@ -84,3 +94,7 @@ class LayerNorm(Layer):
         if self._bias is not None:
             weights[f"{self._name}.bias"] = self._bias
         return weights
+
+    def pack(self) -> None:
+        if self._unit_offset:
+            self._weight.add_(1)

@@ -1,14 +1,14 @@
-"""Decoders whose blocks normalise their input, with a gated feed-forward network and rotary
-positions, such as Llama. `DecoderConfig` says what differs between them."""
+"""Decoders with RMSNorms and rotary positions, such as Llama. `DecoderConfig` says what differs
+between them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
-from workers.contract.model_config import DecoderConfig, ModelConfig
+from workers.contract.model_config import DecoderConfig, ModelConfig, ModelConfigError
 from workers.layers.activations import ACTIVATIONS
-from workers.layers.layer import Layer, Placement, Rows
+from workers.layers.layer import Chain, Layer, Placement, Rows
 from workers.layers.linear import Embedding, Linear
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
@@ -54,51 +54,86 @@ class TokenScores(Layer):
         self._weight = self._weight.float()
 
 
-_ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
+_UNUSED = (
+    r"unused\..*|model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"
+)
+"""Tensors that follow from the configuration, and parts that are not served."""
+
+
+def qkv_product(
+    config: ModelConfig, family: DecoderConfig, name: str, placement: Placement
+) -> Linear:
+    """The product of all queries, then keys, then values, with a head's dimensions i and i + R / 2
+    as a pair, from the tensors of attention `name` in the order of the checkpoint (see
+    `DecoderConfig`)."""
+    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+    pairs = family.interleaved_dims
+    turned, straight = [*range(0, pairs, 2), *range(1, pairs, 2), *range(pairs, dim)], [*range(dim)]
+
+    def rows(order: Iterable[int], dims: list[int], total: int) -> Rows:
+        return Rows(tuple(head * dim + own for head in order for own in dims), total * dim)
+
+    parts = {"q": rows(range(heads), turned, heads), "k": rows(range(kv_heads), turned, kv_heads)}
+    parts["v"] = rows(range(kv_heads), straight, kv_heads)
+    if family.fused_qkv:
+        order = range(total := heads + 2 * kv_heads)
+        if family.fused_qkv == "groups":
+            size = total // kv_heads
+            order = sorted(order, key=lambda head: max(0, head % size - size + 3))
+        own = rows(order[: heads + kv_heads], turned, total)
+        values = rows(order[heads + kv_heads :], straight, total)
+        parts = {"qkv": Rows(own.kept + values.kept, total * dim)}
+    members = {f"{name}.{part}_proj": rows for part, rows in parts.items()}
+    return Linear(
+        config.hidden_size,
+        {member: len(rows.kept) for member, rows in members.items()},
+        placement,
+        bias=family.qkv_bias,
+        rows={name: rows for name, rows in members.items() if [*rows.kept] != [*range(rows.total)]},
+    )
 
 
 class DecoderLayer(StageLayer):
-    """Attention and a gated feed-forward network. Each normalises its input and adds its output to
-    it, perhaps normalised too."""
+    """Attention and a feed-forward network. Each adds its output to its input, of which one is
+    normalised, or both are."""
 
     def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
         family = family_config(config, DecoderConfig)
-        size, inner, sandwich = config.hidden_size, config.intermediate_size, family.sandwich_norms
-        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        attention = f"{name}.self_attn"
-        qkv = {f"{attention}.q_proj": queries} | {f"{attention}.{part}_proj": keys for part in "kv"}
-        gate_up = {f"{name}.mlp.{part}_proj": inner for part in ("gate", "up")}
-        if family.fused_projections:
-            qkv = {f"{attention}.qkv_proj": queries + 2 * keys}
-            gate_up = {f"{name}.mlp.gate_up_proj": 2 * inner}
-        norm = _norms(family, placement)
+        size, attention = config.hidden_size, f"{name}.self_attn"
+        queries = config.num_heads * config.head_dim
+        norm, wide = _norms(family, placement), family.qk_norm == "width"
         self._head_dim = config.head_dim
-        self._input_norm = norm(f"{name}.input_layernorm", size)
         if family.qk_norm:
-            names = (f"{attention}.{part}_norm" for part in "qk")
-            query, key = self._head_norms = [norm(name, config.head_dim) for name in names]
+            counts = {"q": config.num_heads, "k": config.num_kv_heads}
+            query, key = self._head_norms = [
+                norm(f"{attention}.{part}_norm", config.head_dim * (heads if wide else 1))
+                for part, heads in counts.items()
+            ]
             weights = query.parameters.weight, key.parameters.weight
-            self.qk_norm = QKNorm(*weights, family.norm_eps)
-        self._qkv = Linear(size, qkv, placement, bias=family.qkv_bias)
+            self.qk_norm = QKNorm(*weights, family.norm_eps, rotated=family.qk_norm == "rotated")
+        self._qkv = qkv_product(config, family, attention, placement)
         self._output = Linear(
             queries, {f"{attention}.o_proj": size}, placement, bias=family.output_bias
         )
+        before, after = family.input_norms, family.output_norms
+        self._input_norm = norm(f"{name}.input_layernorm", size) if before else None
         after_attention = norm(f"{name}.post_attention_layernorm", size)
-        self._output_norm = after_attention if sandwich else None
-        self._mlp_norm = (
-            norm(f"{name}.pre_feedforward_layernorm", size) if sandwich else after_attention
-        )
-        function, bias = ACTIVATIONS[family.hidden_act], family.mlp_bias
-        self._gate_up = Linear(size, gate_up, placement, bias=bias, gate=function)
-        self._down = Linear(inner, {f"{name}.mlp.down_proj": size}, placement, bias=bias)
-        self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if sandwich else None
+        self._output_norm = after_attention if after else None
+        self._mlp_norm = None
+        if before:
+            sandwich = f"{name}.pre_feedforward_layernorm"
+            self._mlp_norm = norm(sandwich, size) if after else after_attention
+        self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if after else None
+        self._gate_up, self._function = up_product(config, family, f"{name}.mlp", placement)
+        down = {f"{name}.mlp.down_proj": size}
+        self._down = Linear(config.intermediate_size, down, placement, bias=family.mlp_bias)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = _add(hidden, attended.flatten(1), self._output, self._output_norm)
-        inner = self._gate_up(hidden, self._mlp_norm)
+        inner = self._function(self._gate_up(hidden, self._mlp_norm))
         return _add(hidden, inner, self._down, self._down_norm)
 
 
@@ -107,6 +142,21 @@ def _add(
 ) -> torch.Tensor:
     """`hidden`, which may be overwritten, plus the product, normalised if there is a norm."""
     return linear.add_to(hidden, rows) if norm is None else norm.add_to(hidden, linear(rows))
+
+
+def up_product(
+    config: ModelConfig, family: DecoderConfig, name: str, placement: Placement
+) -> tuple[Linear, Chain]:
+    """The first half of a feed-forward network, of which a gate is a part, and what follows it."""
+    inner, function = config.intermediate_size, ACTIVATIONS[family.hidden_act]
+    members = {f"{name}.{part}_proj": inner for part in ("gate", "up")}
+    if family.fused_gate_up:
+        members = {f"{name}.gate_up_proj": 2 * inner}
+    if not family.gated:
+        members = {f"{name}.up_proj": inner}
+    gate = function if family.gated else None
+    up = Linear(config.hidden_size, members, placement, bias=family.mlp_bias, gate=gate)
+    return up, Chain() if family.gated else Chain(function)
 
 
 def _norms(family: DecoderConfig, placement: Placement) -> Callable[[str, int], RMSNorm]:
@@ -118,7 +168,7 @@ def _norms(family: DecoderConfig, placement: Placement) -> Callable[[str, int], 
 class DecoderModel(StageModel):
     """One stage of a decoder without an LM head (see `StageModel`): its token states are pooled."""
 
-    unused = re.compile(rf"lm_head\.weight|{_ROTARY_BUFFERS}")
+    unused = re.compile(rf"lm_head\.(weight|bias)|{_UNUSED}")
     embedding_name = "model.embed_tokens"
 
     def _build(self, config: ModelConfig, placement: Placement) -> None:
@@ -138,18 +188,23 @@ class DecoderModel(StageModel):
 class DecoderForCausalLM(DecoderModel):
     """One stage of a decoder with its LM head."""
 
-    unused = re.compile(_ROTARY_BUFFERS)
+    unused = re.compile(_UNUSED)
     lm_head_name = "lm_head"
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits, cap = super().compute_logits(hidden), self._softcap
+        if self._scale != 1:
+            logits.mul_(self._scale)
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Linear | TokenScores:
-        self._softcap = family_config(config, DecoderConfig).logit_softcap
+        family = family_config(config, DecoderConfig)
+        self._softcap, self._scale = family.logit_softcap, family.logit_scale
         words, tied = self._embedding, config.tie_word_embeddings
         if config.reranking is None:
-            return self._make_lm_head(config, placement, words, bias=False)
+            return self._make_lm_head(config, placement, words, bias=family.head_bias)
+        if family.head_bias:
+            raise ModelConfigError(f"{config.architecture} cannot rerank: its LM head has a bias")
         return TokenScores(
             self.embedding_name if tied else self.lm_head_name,
             config.vocab_size,

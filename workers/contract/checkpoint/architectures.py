@@ -4,8 +4,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from workers.contract.checkpoint import decoders, encoders
+from workers.contract.checkpoint import (
+    decoders,
+    encoders,
+    later_decoders,
+    layer_norm_decoders,
+)
 from workers.contract.checkpoint.encoders import Renames
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
@@ -81,12 +87,17 @@ _ENCODER_TASKS: Mapping[str, Task] = {
 _DECODER_NAMES = ((r"^(embed_tokens|layers|norm)\.", r"model.\1."),)
 """A decoder that was saved without its LM head has names without "model."."""
 
-_decoder = partial(
-    _architectures,
-    tasks=_DECODER_TASKS,
-    module="workers.models.decoder:Decoder",
-    renames=_DECODER_NAMES,
-)
+
+def _decoder(
+    name: str, read_shape: ReadShape, own_names: Renames = (), **own: Any
+) -> dict[str, Family]:
+    """Rows of a decoder, whose checkpoints may have `own_names` for tensors."""
+    module, renames = "workers.models.decoder:Decoder", (*own_names, *_DECODER_NAMES)
+    own = {"tasks": _DECODER_TASKS, "module": module} | own
+    return _architectures(name, read_shape, renames, **own)
+
+
+_layer_norm_decoder = partial(_decoder, module="workers.models.layer_norm_decoder:LayerNormDecoder")
 _encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
@@ -102,6 +113,44 @@ FAMILIES: Mapping[str, Family] = {
     **_decoder("Gemma", decoders.read_gemma),
     **_decoder("Gemma2", decoders.read_gemma2),
     **_GEMMA3,
+    **_decoder("SmolLM3", later_decoders.read_smollm3),
+    **_decoder("Granite", later_decoders.read_granite),
+    **_decoder("SeedOss", later_decoders.read_seed_oss),
+    **_decoder("Olmo2", later_decoders.read_olmo2),
+    **_decoder("Olmo3", later_decoders.read_olmo3),
+    **_decoder("Exaone4", later_decoders.read_exaone4),
+    **_decoder("Glm", later_decoders.read_glm),
+    **_decoder("Glm4", later_decoders.read_glm4, own_names=later_decoders.GLM4_NAMES),
+    **_decoder("Ernie4_5", later_decoders.read_ernie),
+    **_decoder("Ernie4_5_", later_decoders.read_ernie),  # an earlier name
+    **_decoder(
+        "HunYuanDenseV1", later_decoders.read_hunyuan, own_names=later_decoders.HUNYUAN_NAMES
+    ),
+    **_decoder("Arcee", later_decoders.read_arcee),
+    **_decoder("MiMo", later_decoders.read_mimo, own_names=later_decoders.MIMO_NAMES),
+    **_decoder("Helium", later_decoders.read_helium),
+    **_decoder(
+        "InternLM2",
+        later_decoders.read_internlm2,
+        own_names=later_decoders.INTERNLM2_NAMES,
+        known_code=("modeling_internlm2",),
+    ),
+    **_layer_norm_decoder("Nemotron", layer_norm_decoders.read_nemotron),
+    **_layer_norm_decoder("Cohere", layer_norm_decoders.read_cohere),
+    **_layer_norm_decoder("Cohere2", layer_norm_decoders.read_cohere2),
+    **_layer_norm_decoder(
+        "Starcoder2", layer_norm_decoders.read_starcoder2, layer_norm_decoders.STARCODER2_NAMES
+    ),
+    **_layer_norm_decoder("Phi", layer_norm_decoders.read_phi, layer_norm_decoders.PHI_NAMES),
+    **_layer_norm_decoder(
+        "GPTNeoX", layer_norm_decoders.read_gpt_neox, layer_norm_decoders.GPT_NEOX_NAMES
+    ),
+    **{
+        name.replace("ForCausalLM", "LMHeadModel"): family
+        for name, family in _layer_norm_decoder(
+            "GPT2", layer_norm_decoders.read_gpt2, layer_norm_decoders.GPT2_NAMES
+        ).items()
+    },
     # A language model beside a vision tower, which is served alone.
     _WRAPPED_GEMMA3: replace(
         _GEMMA3["Gemma3ForCausalLM"], read_shape=decoders.read_gemma3_wrapper, base=_WRAPPED_GEMMA3

@@ -28,6 +28,7 @@ from workers.contract.model_config import (
     DecoderConfig,
     ModelShape,
     PoolingMode,
+    QKNormKind,
     RopeConfig,
     Sizes,
 )
@@ -41,9 +42,9 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
     )
     keys.ignore("is_llama_config", "max_sequence_length")
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
-    layers = keys.read_layers(keys.read_causal(sizes), None, [True] * sizes.num_layers)
+    layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
     mlp_bias = keys.read("mlp_bias", bool, False)
-    return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
+    return decoder_shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
 
 
 def read_mistral(keys: ShapeKeys) -> ModelShape:
@@ -51,20 +52,20 @@ def read_mistral(keys: ShapeKeys) -> ModelShape:
     sizes = keys.read_sizes()
     everything = keys.read_causal(sizes)
     narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
-    return _shape(keys, sizes, [narrow] * sizes.num_layers)
+    return decoder_shape(keys, sizes, [narrow] * sizes.num_layers)
 
 
 def read_qwen2(keys: ShapeKeys) -> ModelShape:
     keys.neutral({"use_mrope": (False, None)})
     sizes = keys.read_sizes()
-    return _shape(keys, sizes, _qwen_layers(keys, sizes), qkv_bias=True)
+    return decoder_shape(keys, sizes, _qwen_layers(keys, sizes), qkv_bias=True)
 
 
 def read_qwen3(keys: ShapeKeys) -> ModelShape:
     keys.assume({"head_dim": 128})
     sizes = keys.read_sizes()
     layers, bias = _qwen_layers(keys, sizes), keys.read("attention_bias", bool, False)
-    return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, qk_norm=True)
+    return decoder_shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, qk_norm="head")
 
 
 def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
@@ -89,7 +90,7 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
     narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     layers = [narrow] * sizes.num_layers
-    return _shape(keys, sizes, layers, norm_eps=1e-5, fused_projections=True)
+    return decoder_shape(keys, sizes, layers, norm_eps=1e-5, fused_qkv="parts", fused_gate_up=True)
 
 
 _POOLED: Mapping[str, tuple[PoolingMode, bool]] = {
@@ -109,7 +110,7 @@ def read_eurobert(keys: ShapeKeys) -> ModelShape:
     kind = msgspec.structs.replace(keys.read_causal(sizes), causal=False)
     pooling, late = keys.choice("classifier_pooling", _POOLED, "late")
     own: Any = {"qkv_bias": bias, "output_bias": bias, "late_pooling": late}
-    shape = _shape(keys, sizes, [kind] * sizes.num_layers, norm_eps=1e-5, **own)
+    shape = decoder_shape(keys, sizes, [kind] * sizes.num_layers, norm_eps=1e-5, **own)
     return msgspec.structs.replace(shape, classifier_pooling=pooling)
 
 
@@ -133,7 +134,7 @@ def _read_phi_rope(keys: ShapeKeys, max_position: int) -> RopeConfig:
     )
 
 
-def _shape(
+def decoder_shape(
     keys: ShapeKeys,
     sizes: Sizes,
     layers: Sequence[AttentionKind],
@@ -216,7 +217,7 @@ def read_gemma3(keys: ShapeKeys) -> ModelShape:
     within = msgspec.structs.replace(full, rope=rope_within)
     sliding = within.narrowed(window, sizes.max_position)
     period = keys.optional_size("sliding_window_pattern") or 6
-    return _later_gemma(keys, sizes, full, sliding, period, qk_norm=True)
+    return _later_gemma(keys, sizes, full, sliding, period, qk_norm="head")
 
 
 def read_gemma3_wrapper(keys: ShapeKeys) -> ModelShape:
@@ -243,7 +244,7 @@ def _later_gemma(
     sliding: AttentionKind,
     period: int,
     *,
-    qk_norm: bool = False,
+    qk_norm: QKNormKind | None = None,
 ) -> ModelShape:
     """Without `layer_types` the last of every `period` layers sees everything."""
     keys.ignore("_sliding_window_pattern")  # transformers writes it beside the types
@@ -257,7 +258,7 @@ def _later_gemma(
         hidden_act=keys.read_activation("hidden_activation", _GELU_TANH),
         logit_softcap=_softcap(keys, "final_logit_softcapping"),
         qk_norm=qk_norm,
-        sandwich_norms=True,
+        output_norms=True,
     )
 
 
@@ -270,4 +271,4 @@ def _gemma_shape(
     """A decoder with the features of every Gemma. `own` are fields of DecoderConfig."""
     bias = keys.read("attention_bias", bool, False)
     own |= {"unit_offset_norms": True, "embedding_scale": sizes.hidden_size**0.5}
-    return _shape(keys, sizes, layers, tied=True, qkv_bias=bias, output_bias=bias, **own)
+    return decoder_shape(keys, sizes, layers, tied=True, qkv_bias=bias, output_bias=bias, **own)

@@ -30,9 +30,11 @@ class ShapeKeys(ConfigKeys):
     """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
     methods raise ModelConfigError."""
 
-    def read_sizes(self, positions: str = "max_position_embeddings") -> Sizes:
+    def read_sizes(
+        self, positions: str = "max_position_embeddings", *, widening: int | None = None
+    ) -> Sizes:
         """The sizes, by their usual names (see `ConfigKeys.spell`), and the number of positions, by
-        this name."""
+        this name. Without an `intermediate_size`, it is `widening` times the hidden size."""
         hidden = self.size("hidden_size", MOST_WIDTH)
         heads = self.size("num_attention_heads", MOST_WIDTH)
         kv_heads = self.optional_size("num_key_value_heads") or heads
@@ -46,7 +48,9 @@ class ShapeKeys(ConfigKeys):
         return Sizes(
             vocab_size=self.size("vocab_size", MOST_TOKENS),
             hidden_size=hidden,
-            intermediate_size=self.size("intermediate_size", MOST_WIDTH),
+            intermediate_size=self.size(
+                "intermediate_size", MOST_WIDTH, default=widening and widening * hidden
+            ),
             num_layers=self.size("num_hidden_layers", MOST_LAYERS),
             num_heads=heads,
             num_kv_heads=kv_heads,
@@ -58,15 +62,18 @@ class ShapeKeys(ConfigKeys):
         known: tuple[ActivationName, ...] = get_args(ActivationName)
         return self.choice(name, dict(zip(known, known, strict=True)), default)
 
-    def read_rope(self, max_position: int, theta: float = 10_000.0) -> RopeConfig:
+    def read_rope(
+        self, max_position: int, theta: float = 10_000.0, *, partial: bool = False
+    ) -> RopeConfig:
         """The rotary embedding, in `rope_parameters` or, before transformers 5, in other keys.
 
         `max_position` is the length that the model declares, `theta` the default of its class in
-        transformers.
+        transformers. In some classes it may be `partial`, of a part of each head.
         """
         theta = self.read("rope_theta", float, theta)
         original = self.optional_size("original_max_position_embeddings")
-        return self.nested_rope().read_own_rope(theta, original, max_position)
+        fraction = self.read("partial_rotary_factor", float, 1.0) if partial else None
+        return self.nested_rope().read_own_rope(theta, original, max_position, fraction)
 
     def read_ropes(
         self,
@@ -94,11 +101,19 @@ class ShapeKeys(ConfigKeys):
         given = [name for name in names if self.optional(name, dict[str, Any])]
         return self.nested(given[0] if given else names[1])
 
-    def read_own_rope(self, theta: float, original: int | None, max_position: int) -> RopeConfig:
-        self.neutral({"partial_rotary_factor": (1, None)})
+    def read_own_rope(
+        self, theta: float, original: int | None, max_position: int, fraction: float | None = None
+    ) -> RopeConfig:
+        """The embedding that this object describes, of a `fraction` of each head where that is not
+        said, of all of it if None."""
+        if fraction is None:
+            self.neutral({"partial_rotary_factor": (1, None)})
+        else:
+            fraction = self.read("partial_rotary_factor", float, fraction)
         kind = self.read("rope_type", str, self.read("type", str, "default"))
         return RopeConfig(
             theta=self.read("rope_theta", float, theta),
+            fraction=1.0 if fraction is None else fraction,
             scaling=self.read_scaling(kind, original, max_position),
         )
 
@@ -173,9 +188,9 @@ class ShapeKeys(ConfigKeys):
             attention_factor=attention,
         )
 
-    def read_causal(self, sizes: Sizes) -> AttentionKind:
-        """Attention of rotated queries and keys to all tokens before."""
-        rope = self.read_rope(sizes.max_position)
+    def read_causal(self, sizes: Sizes, *, partial: bool = False) -> AttentionKind:
+        """Attention of rotated queries and keys to all tokens before (see `read_rope`)."""
+        rope = self.read_rope(sizes.max_position, partial=partial)
         return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
 
     def read_layers(
@@ -191,6 +206,10 @@ class ShapeKeys(ConfigKeys):
             if name not in kinds:
                 raise self.error(f"layer_types has {name!r}, which is not supported here")
         return [kinds[name] for name in names]
+
+    def read_same_layers(self, sizes: Sizes, kind: AttentionKind) -> list[AttentionKind]:
+        """`kind` for each layer."""
+        return self.read_layers(kind, None, [True] * sizes.num_layers)
 
     def shape(
         self,

@@ -29,7 +29,7 @@ class KVTarget(NamedTuple):
 
 def rotate_and_cache(
     qkv: torch.Tensor,
-    table: torch.Tensor,
+    table: torch.Tensor | None,
     positions: torch.Tensor,
     num_heads: int,
     out: torch.Tensor,
@@ -42,18 +42,19 @@ def rotate_and_cache(
                  rotated queries and keys and the values, and may be `qkv`.
     table        float32[max_position, R]: cosines of the R / 2 pairs (i, i + R / 2), then sines
                  (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R on
-                 are not rotated.
+                 are not rotated. None: nothing is.
     positions    int64[T']
     target       of T tokens; None without a KV cache: all T' are rotated
-    qk_norm      RMSNorm of each head's query and key before the rotation, weights [D] of any dtype
+    qk_norm      RMSNorms of queries and keys, weights of any dtype
 
     Norm and rotation are computed in float32 and rounded once. Tokens from T on are left alone in
     `out`. Values that are not finite are cached as 0.
     """
     values = (qkv.shape[1] + num_heads) // 2
     new_keys, new_values = qkv[:, num_heads:values], qkv[:, values:]
-    rotation = qkv, table, positions, out
-    _launch(new_keys, new_values, target, rotation, num_heads, table.shape[1], qk_norm)
+    rotation = qkv, qkv if table is None else table, positions, out
+    rotary_dim = 0 if table is None else table.shape[1]
+    _launch(new_keys, new_values, target, rotation, num_heads, rotary_dim, qk_norm)
 
 
 def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
@@ -74,7 +75,7 @@ def _launch(
     """One program a token. Any tensor stands in for an operand that the kernel does not touch."""
     kv_heads, head_dim = new_keys.shape[1:]
     qkv, table, positions, out = rotation
-    query_norm, key_norm, eps = qk_norm or (table, table, 0.0)
+    query_norm, key_norm, eps, rotated = qk_norm or (table, table, 0.0, False)
     kv_indices, keys, values, scales = target or KVTarget(positions, new_keys, new_values)
     _write[(len(kv_indices),)](
         qkv,
@@ -93,7 +94,9 @@ def _launch(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         ROTARY_DIM=rotary_dim,
-        NORM=qk_norm is not None,
+        NORM="" if qk_norm is None else "rotated" if rotated else "first",
+        QUERY_ROW=0 if qk_norm is None else len(query_norm),
+        KEY_ROW=0 if qk_norm is None else len(key_norm),
         CACHE=target is not None,
         PAGE=keys.shape[1],
         IN_PLACE=out is qkv,
@@ -110,8 +113,9 @@ def _write(
     queries, new_keys, new_values, table, positions, out, kv_indices, keys, values, scales,
     query_norm, key_norm, eps, key_stride, value_stride, HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, NORM: tl.constexpr,
-    CACHE: tl.constexpr, PAGE: tl.constexpr, IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
-    KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    QUERY_ROW: tl.constexpr, KEY_ROW: tl.constexpr, CACHE: tl.constexpr, PAGE: tl.constexpr,
+    IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr,
+    HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     wait_for_previous(PDL)
     token = tl.program_id(0).to(tl.int64)
@@ -129,7 +133,7 @@ def _write(
     if CACHE:
         kv_index = tl.load(kv_indices + token)
         cached = kv_index * (KV_HEADS * HEAD_DIM)
-    if ROTARY_DIM:
+    if HEADS:
         turning = pairs < ROTARY_DIM // 2
         angle = table + tl.load(positions + token) * ROTARY_DIM + pairs
         cos = tl.load(angle, mask=turning, other=1.0)
@@ -139,19 +143,15 @@ def _write(
         low_query, high_query = heads * HEAD_DIM + low_at, heads * HEAD_DIM + high_at
         queries += token * key_stride
         low_turned, high_turned = _load(queries, low_query, high_query, within)
-        if NORM:
-            query_weights = _weights(query_norm, low_at, high_at, HEAD_DIM)
-            key_weights = _weights(key_norm, low_at, high_at, HEAD_DIM)
+        weights = _weights(query_norm, heads, low_at, high_at, within, HEAD_DIM, QUERY_ROW)
+        key_weights = _weights(key_norm, kv_heads, low_at, high_at, inside, HEAD_DIM, KEY_ROW)
         tl.debug_barrier()
-        low_turned, high_turned = low_turned.to(tl.float32), high_turned.to(tl.float32)
-        wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
-        if NORM:
-            low_turned, high_turned = _normed(low_turned, high_turned, query_weights, eps, HEAD_DIM)
-            wide_low, wide_high = _normed(wide_low, wide_high, key_weights, eps, HEAD_DIM)
         out += token * key_stride
-        low_turned, high_turned = _turned(low_turned, high_turned, cos, sin, low.dtype)
+        low_turned, high_turned = _turned(
+            low_turned, high_turned, cos, sin, weights, eps, HEAD_DIM, QUERY_ROW, NORM
+        )
         _store(out, low_query, high_query, low_turned, high_turned, within)
-        low, high = _turned(wide_low, wide_high, cos, sin, low.dtype)
+        low, high = _turned(low, high, cos, sin, key_weights, eps, HEAD_DIM, KEY_ROW, NORM)
         _store(out + HEADS * HEAD_DIM, low_key, high_key, low, high, inside)
         if not IN_PLACE:
             out_values = out + (HEADS + KV_HEADS) * HEAD_DIM
@@ -210,25 +210,45 @@ def _finite(values):
 
 
 @triton.jit
-def _weights(weight, low_at, high_at, HEAD_DIM: tl.constexpr):
-    """A norm's weight at the two dimensions of each pair, in float32."""
-    low = tl.load(weight + low_at, mask=low_at < HEAD_DIM, other=0.0)
-    high = tl.load(weight + high_at, mask=high_at < HEAD_DIM, other=0.0)
-    return low.to(tl.float32), high.to(tl.float32)
+def _weights(weight, heads, low_at, high_at, inside, HEAD_DIM: tl.constexpr, ROW: tl.constexpr):
+    """A norm's weight at the two dimensions of each pair, in float32: of one head for all, or of
+    the `heads` in a row. Without a norm nothing is read."""
+    low, high = 0.0, 0.0
+    if ROW > HEAD_DIM:
+        low_at, high_at = heads * HEAD_DIM + low_at, heads * HEAD_DIM + high_at
+        low = tl.load(weight + low_at, mask=inside, other=0.0).to(tl.float32)
+        high = tl.load(weight + high_at, mask=inside, other=0.0).to(tl.float32)
+    elif ROW:
+        low = tl.load(weight + low_at, mask=low_at < HEAD_DIM, other=0.0).to(tl.float32)
+        high = tl.load(weight + high_at, mask=high_at < HEAD_DIM, other=0.0).to(tl.float32)
+    return low, high
 
 
 @triton.jit
-def _normed(low, high, weights, eps, HEAD_DIM: tl.constexpr):
-    """RMSNorm of each head, by the weights of both halves. `low` and `high` are 0 outside of it."""
+def _normed(low, high, weights, eps, HEAD_DIM: tl.constexpr, ROW: tl.constexpr):
+    """RMSNorm of rows of so many numbers, each a head or all heads together, by the weights of both
+    halves. `low` and `high` are 0 outside of them."""
     squares = tl.sum(low * low + high * high, axis=1, keep_dims=True)
-    inverse = tl.rsqrt(squares / HEAD_DIM + eps)
+    if ROW > HEAD_DIM:
+        squares = tl.sum(squares, axis=0, keep_dims=True)
+    inverse = tl.rsqrt(squares / ROW + eps)
     return low * (inverse * weights[0]), high * (inverse * weights[1])
 
 
 @triton.jit
-def _turned(low, high, cos, sin, dtype: tl.constexpr):
-    """Rotate the pairs (low, high) of float32 by their angles, rounded once."""
-    return (low * cos - high * sin).to(dtype), (high * cos + low * sin).to(dtype)
+def _turned(
+    low, high, cos, sin, weights, eps, HEAD_DIM: tl.constexpr, ROW: tl.constexpr,
+    NORM: tl.constexpr,
+):  # fmt: skip
+    """Rotate the pairs (low, high) by their angles, with a norm before or behind, rounded once."""
+    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+    if NORM == "first":
+        wide_low, wide_high = _normed(wide_low, wide_high, weights, eps, HEAD_DIM, ROW)
+    turned = wide_low * cos - wide_high * sin
+    wide_low, wide_high = turned, wide_high * cos + wide_low * sin
+    if NORM == "rotated":
+        wide_low, wide_high = _normed(wide_low, wide_high, weights, eps, HEAD_DIM, ROW)
+    return wide_low.to(low.dtype), wide_high.to(low.dtype)
 
 
 _NUMBERS = 8192

@@ -50,7 +50,7 @@ def test_an_unknown_activation_is_refused_with_those_that_are_known(
 ) -> None:
     config = SIZES | {"architectures": [ARCHITECTURES[family]]} | NEEDED.get(family, {})
     assert read(tmp_path, config).num_layers == 2
-    known = "silu, relu, tanh, gelu, gelu_new, gelu_pytorch_tanh"
+    known = "silu, relu, relu2, tanh, gelu, gelu_new, gelu_pytorch_tanh"
     message = f"{key} 'xielu' is not supported (one of {known})"
     assert refusal(tmp_path, config | {key: "xielu"}) == message
 
@@ -64,6 +64,9 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "Qwen3ForCausalLM": {"use_sliding_window": True, "max_window_layers": 1},
     "Gemma2ForCausalLM": {},
     "Gemma3ForCausalLM": {},
+    "SmolLM3ForCausalLM": {"use_sliding_window": True, "no_rope_layers": [1, 0]},
+    "Olmo3ForCausalLM": {},
+    "Exaone4ForCausalLM": {},
 }
 BIDIRECTIONAL: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma3TextModel": ("sliding_window", {"use_bidirectional_attention": True}),

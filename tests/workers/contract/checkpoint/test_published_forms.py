@@ -111,3 +111,37 @@ def test_what_code_of_their_own_reads(
         theta, factor = rope
         scaling = None if factor is None else LinearScaling(factor=factor ** (1 / 32))
         assert kind.rope == RopeConfig(theta=theta, scaling=scaling)
+
+
+def test_what_the_records_say_of_later_decoders(tmp_path: Path) -> None:
+    told = {name: read(tmp_path, published) for name, published in PUBLISHED.items()}
+    smol = told["HuggingFaceTB/SmolLM3-3B"]
+    assert [kind.rope and kind.rope.theta for kind in smol.attention] == [5e6, None]
+    assert smol.layer_kinds == (0, 0, 0, 1) * 9
+    granite = told["ibm-granite/granite-3.3-8b-instruct"]
+    assert granite.attention[0].scale == 1 / 128
+    assert isinstance(granite.family, DecoderConfig)
+    assert granite.family.logit_scale == 1 / 16
+    within, everywhere = told["LGAI-EXAONE/EXAONE-4.0-32B"].attention
+    assert (within.window, everywhere.window, everywhere.rope) == (4096, None, None)
+    within, everywhere = told["allenai/Olmo-3-1025-7B"].attention
+    assert (within.window, within.rope) == (4096, RopeConfig(theta=5e5))
+    assert everywhere.rope is not None
+    assert everywhere.rope.attention_factor == 1.2079441541679836
+    hunyuan = told["tencent/Hunyuan-7B-Instruct"]
+    assert hunyuan.attention[0].rope == RopeConfig(theta=1e4 * 1000 ** (128 / 126))
+    glm = told["zai-org/GLM-4-9B-0414"]
+    assert isinstance(glm.family, DecoderConfig)
+    assert (glm.attention[0].rope, glm.family.interleaved_dims) == (RopeConfig(fraction=0.5), 64)
+    command = told["CohereLabs/c4ai-command-r7b-12-2024"]
+    within, everywhere = command.attention
+    assert (within.window, everywhere.window, everywhere.rope) == (4096, None, None)
+    assert command.layer_kinds == (0, 0, 0, 1) * 8
+    pythia = told["EleutherAI/pythia-160m"].attention[0].rope
+    assert pythia == RopeConfig(fraction=0.25)
+    gpt2 = told["openai-community/gpt2"]
+    assert (gpt2.intermediate_size, gpt2.max_model_len, gpt2.attention[0].rope) == (
+        3072,
+        1024,
+        None,
+    )

@@ -37,6 +37,7 @@ BASES: dict[str, Keys] = {
     "gte": WITH_OWN_CODE["Alibaba-NLP/gte-base-en-v1.5"],
     "deberta": PUBLISHED["mixedbread-ai/mxbai-rerank-base-v1"],
     "jina": WITH_OWN_CODE["jinaai/jina-embeddings-v2-base-en"],
+    **PUBLISHED,
     "wrapper": {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}},
     **{name: written(name) for name in BERTS},
 }
@@ -139,6 +140,60 @@ OF_ENCODERS: list[Refused] = [
     ("deberta", {"pooler_hidden_size": 9}, "pooler_hidden_size 9 is not supported"),
     ("jina", {"emb_odd": 1}, "emb_odd 1 is not known"),
 ]
+_GRANITE, _HUNYUAN = "ibm-granite/granite-3.3-8b-instruct", "tencent/Hunyuan-7B-Instruct"
+_SMOL, _EXAONE = "HuggingFaceTB/SmolLM3-3B", "LGAI-EXAONE/EXAONE-4.0-32B"
+_COMMAND, _COMMAND7 = "CohereLabs/c4ai-command-r-v01", "CohereLabs/c4ai-command-r7b-12-2024"
+_GPT2 = "openai-community/gpt2"
+OF_LATER_DECODERS: list[Refused] = [
+    (_SMOL, {"no_rope_layers": [1] * 35}, "no_rope_layers has 35 entries for 36 layers"),
+    (_SMOL, {"no_rope_layers": ["no"]}, "no_rope_layers is not valid"),
+    (_SMOL, {"no_rope_layer_interval": 0}, "no_rope_layer_interval 0 is less than 1"),
+    (_GRANITE, {"residual_multiplier": 0}, "residual_multiplier 0 is not more than 0"),
+    (_GRANITE, {"logits_scaling": -1.0}, "logits_scaling -1 is not more than 0"),
+    (_GRANITE, {"attention_multiplier": float("nan")}, "attention_multiplier NaN is not a finite"),
+    (_GRANITE, {"embedding_multiplier": "12"}, "embedding_multiplier is not valid"),
+    (_GRANITE, {"logit_scale": 0.1}, "logit_scale 0.1 is not known"),
+    (_EXAONE, {"layer_types": None}, "sliding_window_pattern is not valid"),
+    (_EXAONE, {"layer_types": ["odd"] * 64}, "layer_types has 'odd', which is not supported"),
+    (
+        "ByteDance-Seed/Seed-OSS-36B-Instruct",
+        {"attention_out_bias": 1},
+        "attention_out_bias is not",
+    ),
+    ("allenai/Olmo-3-1025-7B", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not known"),
+    ("allenai/Olmo-3-1025-7B", {"sliding_window": 0}, "sliding_window 0 is less than 1"),
+    ("zai-org/GLM-4-9B-0414", {"partial_rotary_factor": 0.26}, "33 of 128 dimensions of a head"),
+    (
+        "zai-org/GLM-4-9B-0414",
+        {"partial_rotary_factor": "half"},
+        "partial_rotary_factor is not valid",
+    ),
+    ("baidu/ERNIE-4.5-0.3B-PT", {"use_bias": "no"}, "use_bias is not valid"),
+    (_HUNYUAN, {"use_cla": True}, "use_cla true is not supported"),
+    (_HUNYUAN, {"use_qk_norm": False}, "use_qk_norm false is not supported"),
+    (
+        _HUNYUAN,
+        {"rope_scaling": {"type": "linear", "alpha": 2.0}},
+        'type "linear" is not supported',
+    ),
+    (_HUNYUAN, {"rope_scaling": {"type": "dynamic", "alpha": 0}}, "rope alpha 0 is not supported"),
+    ("arcee-ai/AFM-4.5B", {"gated": True}, "gated true is not known"),
+    ("kyutai/helium-1-2b", {"mlp_bias": 3}, "mlp_bias is not valid"),
+    ("nvidia/Minitron-4B-Base", {"norm_eps": "small"}, "norm_eps is not valid"),
+    ("nvidia/Minitron-4B-Base", {"rope_percent": 0.25}, "rope_percent 0.25 is not supported"),
+    (_COMMAND, {"use_qk_norm": True}, "use_qk_norm true is not supported"),
+    (_COMMAND, {"logit_scale": "1"}, "logit_scale is not valid"),
+    (_COMMAND7, {"use_parallel_block": False}, "use_parallel_block false is not supported"),
+    (_COMMAND7, {"sliding_window_pattern": 0}, "sliding_window_pattern 0 is less than 1"),
+    ("bigcode/starcoder2-3b", {"norm_type": "rms"}, 'norm_type "rms" is not supported'),
+    ("bigcode/starcoder2-3b", {"use_bias": 1}, "use_bias is not valid"),
+    ("microsoft/phi-2", {"qk_layernorm": True}, "qk_layernorm true is not supported"),
+    ("EleutherAI/pythia-160m", {"rotary_pct": 0.27}, "17 of 64"),
+    ("EleutherAI/pythia-160m", {"use_parallel_residual": "no"}, "use_parallel_residual is not"),
+    (_GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx true is"),
+    (_GPT2, {"n_inner": 0}, "n_inner 0 is less than 1"),
+    (_GPT2, {"n_embd": 770}, "hidden_size 770 is not divisible by 12 attention heads"),
+]
 OF_A_WRAPPED_GEMMA: list[tuple[Keys, str]] = [
     ({"odd": 3}, "text_config.odd 3 is not known"),
     ({"sliding_window": 0}, "text_config.sliding_window 0 is less than 1"),
@@ -161,7 +216,7 @@ def refused() -> Iterator[Refused]:
         for own in OF_BERT:
             ((key, value),) = own.items()
             yield base, own, f"{key} {json.dumps(value)} is not supported"
-    yield from (*OF_LLAMA, *OF_PHI, *OF_NOMIC, *OF_ENCODERS)
+    yield from (*OF_LLAMA, *OF_PHI, *OF_NOMIC, *OF_ENCODERS, *OF_LATER_DECODERS)
     for scaling, named in OF_ROPE:
         yield "llama", {"rope_parameters": scaling}, named
     for scaling, missing in NEEDED_OF_ROPE:

@@ -5,6 +5,7 @@ import torch
 
 from tests.workers.attention_problems import Heads
 from tests.workers.kernels.cases import cases, drawn
+from workers.contract.model_config import QKNormKind
 from workers.kernels.attention.kv_cache import KVTarget, copy_blocks, rotate_and_cache, write_kv
 from workers.layers.norm import QKNorm
 
@@ -30,21 +31,42 @@ def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -
     return torch.cat((turned.real, turned.imag), dim=2)
 
 
+def normalised(
+    heads: torch.Tensor, num_heads: int, norm: QKNorm | None, *, rotated: bool
+) -> torch.Tensor:
+    """Queries and keys [T, H + Hkv, D], in rows as long as the weights; as they are if the norm is
+    not for heads that are `rotated`, or not."""
+    if norm is None or norm.rotated != rotated:
+        return heads.clone()
+    parts = []
+    for part, weight in ((heads[:, :num_heads], norm.query), (heads[:, num_heads:], norm.key)):
+        rows = part.reshape(len(part), -1, len(weight))
+        scaled = rows * (rows.square().mean(2, keepdim=True) + norm.eps).rsqrt() * weight
+        parts.append(scaled.view(part.shape))
+    return torch.cat(parts, dim=1)
+
+
 @pytest.mark.parametrize(
     ("normed", "rotary", "in_place"),
     [
-        (False, 1.0, True),
-        (False, 1.0, False),
-        (True, 1.0, True),
-        (True, 0.5, False),
-        (False, 0.75, True),
+        (None, 1.0, True),
+        (None, 1.0, False),
+        ("head", 1.0, True),
+        ("head", 0.5, False),
+        (None, 0.75, True),
+        (None, 0.0, False),
+        ("head", 0.0, True),
+        ("width", 1.0, True),
+        ("width", 0.5, False),
+        ("rotated", 1.0, False),
+        ("rotated", 0.75, True),
     ],
 )
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rotate_and_cache(
     *,
     shape: Heads,
-    normed: bool,
+    normed: QKNormKind | None,
     rotary: float,
     in_place: bool,
     dtype: torch.dtype,
@@ -55,15 +77,14 @@ def test_rotate_and_cache(
     turning, rotary_dim = num_heads + kv_heads, int(head_dim * rotary)
     heads = 3 * drawn(5, turning + kv_heads, head_dim, dtype=dtype, device=device)
     table, positions = angles(rotary_dim, device)
-    weights = 1 + torch.rand(2, head_dim, device=device)  # float32, whatever the heads are
-    norm = QKNorm(weights[0], weights[1], 1e-3) if normed else None
+    rows = (num_heads, kv_heads) if normed == "width" else (1, 1)
+    # Weights are float32, whatever the heads are.
+    query, key = (1 + torch.rand(row * head_dim, device=device) for row in rows)
+    norm = QKNorm(query, key, 1e-3, rotated=normed == "rotated") if normed else None
 
-    exact = heads[:, :turning].double()
-    if norm is not None:
-        exact = exact * (exact.square().mean(2, keepdim=True) + norm.eps).rsqrt()
-        exact[:, :num_heads] *= norm.query
-        exact[:, num_heads:] *= norm.key
+    exact = normalised(heads[:, :turning].double(), num_heads, norm, rotated=False)
     exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
+    exact, table = normalised(exact, num_heads, norm, rotated=True), table if rotary_dim else None
 
     kv_indices = torch.tensor([11, 2, 7, 0], device=device)
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
