@@ -107,7 +107,10 @@ class StepAttention:
                 target = KVTarget(step.kv_indices, *stage.caches[layer])
             out = qkv if out is None else out
             heads = stage.head_counts[0]
-            rotate_and_cache(qkv, rotary.table, step.positions, heads, out, target, norm)
+            rotate_and_cache(
+                *(qkv, rotary.table, step.positions, heads, out, target, norm),
+                query_factors=rotary.query_factors,
+            )
             return stage.split_qkv(out)
         rotated = self._rotated(layer, qkv)
         if isinstance(step, PagedStep):
@@ -170,6 +173,8 @@ class StepAttention:
                 self._rotations[rotary] = rotary(self._step.positions)
             heads = rotate(heads, self._rotations[rotary])
         num_heads = self._stage.head_counts[0]
+        if rotary is not None and rotary.query_factors is not None:
+            heads[:, :num_heads] *= rotary.query_factors[self._step.positions, None, None]
         return QKV(heads[:, :num_heads], heads[:, num_heads:], split.values)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from workers.contract.checkpoint import decoders, encoders
+from workers.contract.checkpoint import decoders, encoders, wrappers
 from workers.contract.checkpoint.encoders import Renames
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
@@ -90,8 +90,12 @@ _decoder = partial(
 _encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
-_GEMMA3 = _decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")
-_WRAPPED_GEMMA3 = "Gemma3ForConditionalGeneration"
+def _wrapper(name: str, read_shape: ReadShape) -> dict[str, Family]:
+    """A row for the language model beside a vision tower, which is served alone."""
+    language_model = _decoder(name, read_shape)[f"{name}ForCausalLM"]
+    own = f"{name}ForConditionalGeneration"
+    return {own: replace(language_model, base=own)}
+
 
 FAMILIES: Mapping[str, Family] = {
     **_decoder("Llama", decoders.read_llama),
@@ -101,11 +105,13 @@ FAMILIES: Mapping[str, Family] = {
     **_decoder("Phi3", decoders.read_phi3),
     **_decoder("Gemma", decoders.read_gemma),
     **_decoder("Gemma2", decoders.read_gemma2),
-    **_GEMMA3,
-    # A language model beside a vision tower, which is served alone.
-    _WRAPPED_GEMMA3: replace(
-        _GEMMA3["Gemma3ForCausalLM"], read_shape=decoders.read_gemma3_wrapper, base=_WRAPPED_GEMMA3
-    ),
+    **_decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel"),
+    **_decoder("Ministral3", decoders.read_ministral3),
+    **_wrapper("Gemma3", wrappers.read_gemma3_wrapper),
+    **_wrapper("Mistral3", wrappers.read_mistral3),
+    **_wrapper("Qwen2VL", wrappers.read_qwen2_vl),
+    **_wrapper("Qwen2_5_VL", wrappers.read_qwen2_vl),
+    **_wrapper("Qwen3VL", wrappers.read_qwen3_vl),
     **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
     **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),

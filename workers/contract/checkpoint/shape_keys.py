@@ -95,7 +95,12 @@ class ShapeKeys(ConfigKeys):
         return self.nested(given[0] if given else names[1])
 
     def read_own_rope(self, theta: float, original: int | None, max_position: int) -> RopeConfig:
+        """M-RoPE (Wang et al. 2024, arXiv:2409.12191) is RoPE for texts: it rotates each pair of
+        dimensions by one of a token's three positions, in time, height and width, and those of
+        texts' tokens are equal. So its sections change nothing."""
         self.neutral({"partial_rotary_factor": (1, None)})
+        self.optional("mrope_section", list[int])
+        self.optional("mrope_interleaved", bool)
         kind = self.read("rope_type", str, self.read("type", str, "default"))
         return RopeConfig(
             theta=self.read("rope_theta", float, theta),
@@ -110,7 +115,7 @@ class ShapeKeys(ConfigKeys):
         inner = self.optional_size("original_max_position_embeddings")
         original = original or inner or max_position
         match kind:
-            case "default":
+            case "default" | "mrope":
                 return None
             case "linear":
                 return LinearScaling(factor=self.required("factor", float))

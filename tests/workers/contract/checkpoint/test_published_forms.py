@@ -1,5 +1,6 @@
 """config.json as published checkpoints have it and as transformers 5 writes it are one record."""
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -9,10 +10,12 @@ from transformers import AutoConfig
 from tests.workers.contract.checkpoint.config_files import PUBLISHED, read
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import (
+    AttentionKind,
     DecoderConfig,
     LinearScaling,
     Llama3Scaling,
     PositionBias,
+    QueryGrowth,
     RopeConfig,
 )
 
@@ -57,3 +60,18 @@ def test_what_the_records_say(tmp_path: Path) -> None:
         factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
     )
     assert llama.attention[0].rope == RopeConfig(theta=5e5, scaling=llama3)
+    devstral = told["mistralai/Devstral-Small-2-24B-Instruct-2512"].attention[0].rope
+    assert devstral is not None
+    assert devstral.attention_factor == 1.0
+    assert devstral.query_growth == QueryGrowth(beta=0.1, period=8192)
+    large = told["mistralai/Devstral-2-123B-Instruct-2512"].attention[0].rope
+    assert large is not None
+    assert large.attention_factor == 0.1 * math.log(64) + 1
+    assert large.query_growth is None
+    for name in ("Qwen/Qwen2.5-VL-7B-Instruct", "allenai/olmOCR-2-7B-1025"):
+        assert told[name].wrapped
+        assert told[name].attention == (
+            AttentionKind(causal=True, scale=128**-0.5, rope=RopeConfig(theta=1e6)),
+        )
+    assert told["Qwen/Qwen3-VL-4B-Instruct"].tie_word_embeddings
+    assert not told["mistralai/Mistral-Small-3.1-24B-Instruct-2503"].tie_word_embeddings
