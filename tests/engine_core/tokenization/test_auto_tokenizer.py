@@ -233,6 +233,8 @@ PUBLISHED = {
 }
 """Settings as well-known checkpoints have them."""
 
+OWN_CODE = {"AutoTokenizer": [f"tokenization_qwen.{name}" for name in ("Qwen2Tokenizer", "Fast")]}
+
 REFUSED = {
     "unknown": (kinds.bert, keys(fold_case=True), "fold_case true is not known for a tokenizer"),
     "unknown in the map": (kinds.gpt2, older({"fold_case": 1}), "_map.json: fold_case 1 is not"),
@@ -259,6 +261,11 @@ REFUSED = {
         kinds.mistral,
         keys(fix_mistral_regex=True),
         "fix_mistral_regex true .* has another regex",
+    ),
+    "an end that is no token": (
+        kinds.qwen2,
+        keys(auto_map=OWN_CODE, add_eos_token=True, eos_token="<|odd|>"),
+        r"add_eos_token true .* has no <\|odd\|>",
     ),
     "another id": (kinds.llama3, next_token("<|x|>", ahead=5), r"<\|x\|> is \d+, and by .* \d+"),
     "another added id": (kinds.gpt2, older(added="<|im_end|>", ahead=1), "added_tokens.json: "),
@@ -336,3 +343,14 @@ def test_a_key_is_refused_by_name(tmp_path, kind, change, reason):
     with pytest.raises((ModelConfigError, TokenizerError), match=named) as error:
         tokenizer_of(folder)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("add_eos_token", [True, False])
+def test_the_own_code_of_gte_qwen2_ends_texts(tmp_path, add_eos_token):
+    change = keys(auto_map=OWN_CODE, add_eos_token=add_eos_token)
+    raw = tokenizer_of(changed(tmp_path, kinds.qwen2, change)).raw
+    text, other = "Hello there", "hill"
+    plain, behind = [raw.encode(part, add_special_tokens=False).ids for part in (text, other)]
+    end = [raw.token_to_id("<|im_end|>")] * add_eos_token
+    assert raw.encode(text).ids == plain + end
+    assert raw.encode(text, other).ids == plain + end + behind + end

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from workers.contract.checkpoint import decoders, encoders, wrappers
 from workers.contract.checkpoint.encoders import Renames
@@ -12,6 +13,8 @@ from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import ModelConfig, ModelConfigError, ModelShape
 
 ReadShape = Callable[[ShapeKeys], ModelShape]
+KnownCode = Mapping[str, Mapping[str, Any]]
+_NO_CODE: KnownCode = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,8 @@ class Family:
     model_class  `module:class`, a `StageModel`; only workers import it
     read_shape   reads the family's keys of `config.json`
     base         the architecture without this one's head, for pooled states
-    known_code   modules of checkpoints' own code (`auto_map`) that compute the same
+    known_code   modules of checkpoints' own code (`auto_map`) that compute the same, if keys of
+                 `config.json` have these values
     """
 
     name: str
@@ -32,7 +36,7 @@ class Family:
     read_shape: ReadShape
     renames: Renames
     base: str
-    known_code: tuple[str, ...] = ()
+    known_code: KnownCode
 
     def canonical_name(self, name: str) -> str:
         """A checkpoint's own name for a tensor -> the name that the stage model uses."""
@@ -49,7 +53,7 @@ def _architectures(
     tasks: Mapping[str, Task],
     module: str,
     base: str | None = None,
-    known_code: tuple[str, ...] = (),
+    known_code: KnownCode = _NO_CODE,
 ) -> dict[str, Family]:
     """Rows of the table: one for each head in `tasks`. "Model" is no head: its name is `base`, if
     not as is usual."""
@@ -99,8 +103,24 @@ def _wrapper(name: str, read_shape: ReadShape) -> dict[str, Family]:
 
 FAMILIES: Mapping[str, Family] = {
     **_decoder("Llama", decoders.read_llama),
+    **_decoder(
+        "LlamaBidirectional",
+        decoders.read_bidirectional_llama,
+        tasks={"Model": "embed"},
+        known_code={"llama_bidirectional_model": {}},
+    ),
+    **_decoder(
+        "LlamaEncoder",
+        decoders.read_bidirectional_llama,
+        tasks={"Model": "embed"},
+        known_code={"modeling_llama_encoder": {}},
+    ),
     **_decoder("Mistral", decoders.read_mistral),
-    **_decoder("Qwen2", decoders.read_qwen2),
+    **_decoder(
+        "Qwen2",
+        decoders.read_qwen2,
+        known_code={"modeling_qwen": {"is_causal": False}},  # gte-Qwen2's, and Stella's
+    ),
     **_decoder("Qwen3", decoders.read_qwen3),
     **_decoder("Phi3", decoders.read_phi3),
     **_decoder("Gemma", decoders.read_gemma),
@@ -128,7 +148,7 @@ FAMILIES: Mapping[str, Family] = {
         "NomicBert",
         encoders.read_nomicbert,
         encoders.NOMICBERT_NAMES,
-        known_code=("modeling_hf_nomic_bert",),
+        known_code={"modeling_hf_nomic_bert": {}},
     ),
 }
 """By the names of architectures in `config.json`."""

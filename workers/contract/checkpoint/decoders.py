@@ -35,8 +35,8 @@ from workers.contract.model_config import (
 
 def read_llama(keys: ShapeKeys) -> ModelShape:
     keys.neutral(
-        each("is_causal logit_scale partial_rotary_factor", 1, None)
-        | each("rope_interleaved use_bidirectional_attention", False, None)
+        each("logit_scale partial_rotary_factor", 1, None)
+        | each("rope_interleaved", False, None)
         | each("llama_4_scaling sliding_window", None)
     )
     keys.ignore("is_llama_config", "max_sequence_length")
@@ -46,11 +46,18 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
     return _shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
 
 
+def read_bidirectional_llama(keys: ShapeKeys) -> ModelShape:
+    """As the code of `LlamaBidirectionalModel` and of LLM2Vec (arXiv:2404.05961), which never
+    attends causally."""
+    keys.assume({"is_causal": False})
+    return read_llama(keys)
+
+
 def read_mistral(keys: ShapeKeys) -> ModelShape:
     keys.assume({"sliding_window": 4096})
     sizes = keys.read_sizes()
     everything = keys.read_causal(sizes)
-    narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
+    narrow = everything.narrowed(keys.read_window(everything), sizes.max_position)
     return _shape(keys, sizes, [narrow] * sizes.num_layers)
 
 
@@ -88,8 +95,8 @@ def read_ministral3(keys: ShapeKeys) -> ModelShape:
     if beta:
         growth = QueryGrowth(beta=beta, period=original or sizes.max_position)
         rope = msgspec.structs.replace(rope, query_growth=growth)
-    everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
-    narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
+    everything = keys.read_causal(sizes, rope)
+    narrow = everything.narrowed(keys.read_window(everything), sizes.max_position)
     return _shape(keys, sizes, [narrow] * sizes.num_layers, norm_eps=1e-5)
 
 
@@ -109,7 +116,7 @@ def read_qwen3(keys: ShapeKeys) -> ModelShape:
 def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
     keys.assume({"sliding_window": 4096})
     everything = keys.read_causal(sizes)
-    window = keys.optional_size("sliding_window")
+    window = keys.read_window(everything)
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
     narrow = everything.narrowed(used, sizes.max_position)

@@ -178,10 +178,23 @@ class ShapeKeys(ConfigKeys):
             attention_factor=attention,
         )
 
-    def read_causal(self, sizes: Sizes) -> AttentionKind:
-        """Attention of rotated queries and keys to all tokens before."""
-        rope = self.read_rope(sizes.max_position)
-        return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    def read_causal(self, sizes: Sizes, rope: RopeConfig | None = None) -> AttentionKind:
+        """Attention of rotated queries and keys to all tokens before. To those behind too, if the
+        file says so of a decoder that embeds."""
+        both_ways = self.read("use_bidirectional_attention", bool, False)
+        causal = self.read("is_causal", bool, True) and not both_ways
+        if not causal:
+            self.neutral({"pooling": ("avg", None)})  # the default without modules, as here
+        return AttentionKind(
+            causal=causal,
+            scale=sizes.head_dim**-0.5,
+            rope=rope or self.read_rope(sizes.max_position),
+        )
+
+    def read_window(self, kind: AttentionKind) -> int | None:
+        """The window of `kind`. In both directions, transformers sees one token more."""
+        window = self.optional_size("sliding_window")
+        return window if window is None or kind.causal else window + 1
 
     def read_layers(
         self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]

@@ -53,8 +53,16 @@ OF_BERT: list[Keys] = [
     {"add_cross_attention": True},
 ]
 OF_LLAMA: list[Refused] = [
-    ("llama", {"is_causal": False}, "is_causal "),
-    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention "),
+    ("llama", {"is_causal": False}, "cannot generate"),
+    ("llama", {"use_bidirectional_attention": True}, "cannot generate"),
+    ("llama", {"is_causal": "no"}, "is_causal"),
+    (
+        "llama",
+        {"architectures": ["LlamaForSequenceClassification"], "is_causal": False},
+        "cannot classify here",
+    ),
+    ("llama", {"architectures": ["LlamaBidirectionalModel"], "pooling": "cls"}, 'pooling "cls" is'),
+    ("llama", {"architectures": ["LlamaBidirectionalModel"], "odd": 1}, "odd 1 is not known"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor "),
     ("llama", {"logit_scale": 0.1}, "logit_scale "),
     ("llama", {"llama_4_scaling": {"beta": 0.1}}, "llama_4_scaling "),
