@@ -1,6 +1,7 @@
 """config.json as published checkpoints have it and as transformers 5 writes it are one record."""
 
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -60,6 +61,11 @@ def test_what_the_records_say(tmp_path: Path) -> None:
         factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
     )
     assert llama.attention[0].rope == RopeConfig(theta=5e5, scaling=llama3)
+
+
+def test_what_the_records_of_wrappers_say(tmp_path: Path) -> None:
+    names = [name for name in PUBLISHED if re.search("VL|olmOCR|Devstral|Mistral-Small", name)]
+    told = {name: read(tmp_path, PUBLISHED[name]) for name in names}
     devstral = told["mistralai/Devstral-Small-2-24B-Instruct-2512"].attention[0].rope
     assert devstral is not None
     assert devstral.attention_factor == 1.0

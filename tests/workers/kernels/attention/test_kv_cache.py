@@ -30,6 +30,16 @@ def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -
     return torch.cat((turned.real, turned.imag), dim=2)
 
 
+def normed_heads(heads: torch.Tensor, num_heads: int, norm: QKNorm | None) -> torch.Tensor:
+    """Queries and keys [T, H, D], in float64."""
+    if norm is None:
+        return heads
+    heads = heads * (heads.square().mean(2, keepdim=True) + norm.eps).rsqrt()
+    heads[:, :num_heads] *= norm.query
+    heads[:, num_heads:] *= norm.key
+    return heads
+
+
 @pytest.mark.parametrize(
     ("normed", "rotary", "in_place"),
     [
@@ -58,11 +68,7 @@ def test_rotate_and_cache(
     weights = 1 + torch.rand(2, head_dim, device=device)  # float32, whatever the heads are
     norm = QKNorm(weights[0], weights[1], 1e-3) if normed else None
 
-    exact = heads[:, :turning].double()
-    if norm is not None:
-        exact = exact * (exact.square().mean(2, keepdim=True) + norm.eps).rsqrt()
-        exact[:, :num_heads] *= norm.query
-        exact[:, num_heads:] *= norm.key
+    exact = normed_heads(heads[:, :turning].double(), num_heads, norm)
     exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
     factors = 1 + torch.rand(9, device=device) if rotary < 1 else None
     if factors is not None:
