@@ -352,9 +352,9 @@ def _mistral_regex(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) 
 
 def _end_by_own_code(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
     """Whether a token is behind each text in gte-Qwen2, which its own code puts there."""
-    own = settings.keys.read("auto_map", dict[str, Any], {}).get("AutoTokenizer")
-    token, puts = settings.tokens.named.get("eos_token"), settings.keys.read(key, bool, False)
-    if token is None or not puts or "tokenization_qwen." not in str(own):
+    own = "tokenization_qwen." in str(settings.keys.values.get("auto_map"))
+    token = settings.tokens.named.get("eos_token")
+    if not (own and settings.keys.read(key, bool, False)) or token is None:
         return None
     end, index = token.content, tokenizer.token_to_id(token.content)
     if index is None:
@@ -469,7 +469,10 @@ _OF_MODELS: Mapping[str, str] = {
     "gemma2": "GemmaTokenizer",
     "gemma3": "GemmaTokenizer",
     "gemma3_text": "GemmaTokenizer",
+    "qwen2_vl": "Qwen2Tokenizer",
+    "qwen2_5_vl": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
+    "qwen3_vl": "Qwen2Tokenizer",
 }
 """The class of each `model_type` whose checkpoints name none."""
 

@@ -215,6 +215,7 @@ PUBLISHED = {
     "phi 3": (lambda: kinds.llama3("phi3"), named("LlamaTokenizer", legacy=False)),
     "phi 4": (lambda: kinds.gpt2("phi3"), only(tokenizer_class="GPT2Tokenizer")),
     "qwen 2.5": (kinds.qwen2, keys(clean_up_tokenization_spaces=False)),
+    "qwen 3 vl": (lambda: kinds.qwen2("qwen3_vl"), keys("tokenizer_class")),
     "qwen 3": (lambda: kinds.qwen2("qwen3"), keys(clean_up_tokenization_spaces=False)),
     "gte-qwen2": (kinds.qwen2, keys(add_eos_token=True, auto_map={"AutoTokenizer": ["a.B"]})),
     "deepseek's qwen": (
