@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE, WordPiece
+from tokenizers.processors import TemplateProcessing
 
 from engine_core.tokenization.pipeline_rules import PipelineRules, continuing
 from workers.contract.checkpoint.config_keys import ConfigKeys, Neutral, Refuse, shown_value, stop
@@ -137,7 +138,7 @@ _BOOKKEEPING = frozenset(
     clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
     spaces_between_special_tokens trim_offsets
 
-    add_bos_token add_eos_token do_basic_tokenize end_n_top extra_ids handle_chinese_chars
+    add_bos_token do_basic_tokenize end_n_top extra_ids handle_chinese_chars
     keep_accents legacy_behaviour mecab_kwargs never_split remove_space sp_model_kwargs
     split_by_punct start_n_top suffix_first unk_id vocab_size vocab_type wordpieces_prefix
 
@@ -152,7 +153,7 @@ _BOOKKEEPING = frozenset(
 
 They are about the origin, files, lengths, outputs, decoding, slow form, chats and ids of tokens.
 Beside a `tokenizer.json`, transformers (up to 5.23) ignores `add_bos_token` and `add_eos_token`:
-that file alone says what is added around texts.
+that file alone says what is added around texts (but see `_end_by_own_code`).
 """
 
 _NOT_SUPPORTED: Neutral = {
@@ -349,6 +350,21 @@ def _mistral_regex(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) 
     return "tokenizer.json has another regex" if changes else None
 
 
+def _end_by_own_code(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+    """Whether a token is behind each text in gte-Qwen2, which its own code puts there."""
+    own = "tokenization_qwen." in str(settings.keys.values.get("auto_map"))
+    token = settings.tokens.named.get("eos_token")
+    if not (own and settings.keys.read(key, bool, False)) or token is None:
+        return None
+    end, index = token.content, tokenizer.token_to_id(token.content)
+    if index is None:
+        return f"tokenizer.json has no {end}"
+    tokenizer.post_processor = TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=f"$A {end}", pair=f"$A {end} $B:1 {end}:1", special_tokens=[(end, index)]
+    )
+    return None
+
+
 _MISTRAL = ("mistral", "mistral3", "voxtral", "ministral", "pixtral")
 _SMALL = 100_000
 """Vocabularies up to this size have no such regex."""
@@ -377,7 +393,10 @@ def _tokens(**texts: str) -> dict[str, str]:
     return {f"{name}_token": text for name, text in texts.items()}
 
 
-_EVERY_CLASS: Mapping[str, _KeyRule] = {"fix_mistral_regex": _mistral_regex}
+_EVERY_CLASS: Mapping[str, _KeyRule] = {
+    "add_eos_token": _end_by_own_code,
+    "fix_mistral_regex": _mistral_regex,
+}
 
 _CLS_SEP = {"cls_token": _token_around_texts(0), "sep_token": _token_around_texts(-1)}
 _BOS_EOS = {"bos_token": _token_around_texts(0), "eos_token": _token_around_texts(-1)}
@@ -450,7 +469,10 @@ _OF_MODELS: Mapping[str, str] = {
     "gemma2": "GemmaTokenizer",
     "gemma3": "GemmaTokenizer",
     "gemma3_text": "GemmaTokenizer",
+    "qwen2_vl": "Qwen2Tokenizer",
+    "qwen2_5_vl": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
+    "qwen3_vl": "Qwen2Tokenizer",
 }
 """The class of each `model_type` whose checkpoints name none."""
 

@@ -109,8 +109,12 @@ class StepAttention:
                 target = KVTarget(step.kv_indices, *stage.caches[layer])
             out = qkv if out is None else out
             heads = stage.head_counts[0]
-            table = None if rotary is None else rotary.table
-            rotate_and_cache(qkv, table, step.positions, heads, out, target, norm)
+            table, factors = (
+                (None, None) if rotary is None else (rotary.table, rotary.query_factors)
+            )
+            rotate_and_cache(
+                *(qkv, table, step.positions, heads, out, target, norm), query_factors=factors
+            )
             return stage.split_qkv(out)
         rotated = self._rotated(layer, qkv)
         if isinstance(step, PagedStep):
@@ -173,6 +177,8 @@ class StepAttention:
             heads = rotate(heads, self._rotations[rotary])
         if norm is not None and norm.rotated:
             heads = _normed(heads, num_heads, norm)
+        if rotary is not None and rotary.query_factors is not None:
+            heads[:, :num_heads] *= rotary.query_factors[self._step.positions, None, None]
         return QKV(heads[:, :num_heads], heads[:, num_heads:], split.values)
 
 

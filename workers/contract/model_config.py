@@ -114,12 +114,22 @@ class DynamicScaling(msgspec.Struct, frozen=True, kw_only=True, tag="dynamic"):
 RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling | DynamicScaling
 
 
+class QueryGrowth(msgspec.Struct, frozen=True, kw_only=True):
+    """A query at position p is multiplied by 1 + beta log(1 + floor(p / period)), as in Llama 4:
+    softmax over many tokens would be too flat without it."""
+
+    beta: float
+    period: int
+
+
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding with base `theta`, of the first `fraction` of an attention head."""
+    """Rotary position embedding with base `theta`, of the first `fraction` of an attention head.
+    Rotated queries may grow, too."""
 
     theta: float = 10_000.0
     fraction: float = 1.0
     scaling: RopeScaling | None = None
+    query_growth: QueryGrowth | None = None
 
     def rotary_dim(self, head_dim: int) -> int:
         return int(head_dim * self.fraction)

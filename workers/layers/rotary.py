@@ -72,13 +72,21 @@ Rotation = tuple[torch.Tensor, torch.Tensor]
 
 class RotaryEmbedding:
     """Rotations of positions [0, length), times the attention factor of a scaling that has one.
-    `table` float32[length, R], for kernels, has the cosines of R/2 angles, then their sines."""
+
+    `table` float32[length, R], for kernels, has the cosines of R/2 angles, then their sines.
+    `query_factors` float32[length] are for rotated queries, if these grow with their positions.
+    """
+
+    query_factors: torch.Tensor | None = None
 
     def __init__(self, rope: RopeConfig, head_dim: int, length: int, placement: Placement) -> None:
         frequencies = rope_frequencies(rope, head_dim, length)
         angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
         cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
         self.table = torch.cat((cos, sin), dim=1).to(placement.device)
+        if growth := rope.query_growth:
+            turns = torch.arange(length) // growth.period
+            self.query_factors = (1 + growth.beta * torch.log(1 + turns)).to(placement.device)
         if placement.kernels is None:
             rotations = torch.stack((torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1)), dim=1)
             self._rotations = rotations.to(placement.dtype)

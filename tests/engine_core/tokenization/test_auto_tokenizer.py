@@ -215,6 +215,7 @@ PUBLISHED = {
     "phi 3": (lambda: kinds.llama3("phi3"), named("LlamaTokenizer", legacy=False)),
     "phi 4": (lambda: kinds.gpt2("phi3"), only(tokenizer_class="GPT2Tokenizer")),
     "qwen 2.5": (kinds.qwen2, keys(clean_up_tokenization_spaces=False)),
+    "qwen 3 vl": (lambda: kinds.qwen2("qwen3_vl"), keys("tokenizer_class")),
     "qwen 3": (lambda: kinds.qwen2("qwen3"), keys(clean_up_tokenization_spaces=False)),
     "gte-qwen2": (kinds.qwen2, keys(add_eos_token=True, auto_map={"AutoTokenizer": ["a.B"]})),
     "deepseek's qwen": (
@@ -232,6 +233,8 @@ PUBLISHED = {
     ),
 }
 """Settings as well-known checkpoints have them."""
+
+OWN_CODE = {"AutoTokenizer": [f"tokenization_qwen.{name}" for name in ("Qwen2Tokenizer", "Fast")]}
 
 REFUSED = {
     "unknown": (kinds.bert, keys(fold_case=True), "fold_case true is not known for a tokenizer"),
@@ -259,6 +262,11 @@ REFUSED = {
         kinds.mistral,
         keys(fix_mistral_regex=True),
         "fix_mistral_regex true .* has another regex",
+    ),
+    "an end that is no token": (
+        kinds.qwen2,
+        keys(auto_map=OWN_CODE, add_eos_token=True, eos_token="<|odd|>"),
+        r"add_eos_token true .* has no <\|odd\|>",
     ),
     "another id": (kinds.llama3, next_token("<|x|>", ahead=5), r"<\|x\|> is \d+, and by .* \d+"),
     "another added id": (kinds.gpt2, older(added="<|im_end|>", ahead=1), "added_tokens.json: "),
@@ -336,3 +344,14 @@ def test_a_key_is_refused_by_name(tmp_path, kind, change, reason):
     with pytest.raises((ModelConfigError, TokenizerError), match=named) as error:
         tokenizer_of(folder)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("add_eos_token", [True, False])
+def test_the_own_code_of_gte_qwen2_ends_texts(tmp_path, add_eos_token):
+    change = keys(auto_map=OWN_CODE, add_eos_token=add_eos_token)
+    raw = tokenizer_of(changed(tmp_path, kinds.qwen2, change)).raw
+    text, other = "Hello there", "hill"
+    plain, behind = [raw.encode(part, add_special_tokens=False).ids for part in (text, other)]
+    end = [raw.token_to_id("<|im_end|>")] * add_eos_token
+    assert raw.encode(text).ids == plain + end
+    assert raw.encode(text, other).ids == plain + end + behind + end

@@ -245,3 +245,16 @@ def test_the_comparison_notices(
     change(ours / module / "config.json", **changes)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         compare(tmp_path / "theirs", prompt=PROMPT, ours=ours)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.parametrize("mode", ["mean", "lasttoken"])
+def test_a_decoder_that_attends_both_ways(tmp_path: Path, mode: str, num_stages: int) -> None:
+    """With the modules of Stella, and of gte-Qwen2."""
+    bare, whole, ours = (tmp_path / name for name in ("bare", "whole", "ours"))
+    ENCODERS["llama"].save(bare)
+    write_tokenizer(bare, WORDS)
+    saved(whole, transformer(bare), pool(mode), dense(SIZE, 24, activation=torch.nn.Identity()))
+    shutil.copytree(whole, ours)
+    change(ours / "config.json", architectures=["LlamaForCausalLM"])
+    compare(whole, ours=ours, num_stages=num_stages)

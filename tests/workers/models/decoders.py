@@ -47,6 +47,19 @@ _GEMMA_SPOILT = {
     "unit_offset": fields(unit_offset_norms=False),
     "embedding_scale": fields(embedding_scale=1.0),
 }
+_MINISTRAL3_ROPE = _YARN | {"mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.5}
+_MROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+_QWEN_VISION = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 64}
+_PIXTRAL = {
+    "model_type": "pixtral",
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "head_dim": 8,
+    "image_size": 8,
+    "patch_size": 4,
+}
 _BIASES_SPOILT = {
     "qkv_bias": weights(r"[qkv]_proj\.bias", 0.0),
     "output_bias": weights(r"o_proj\.bias", 0.0),
@@ -66,6 +79,23 @@ def _tiny(
 
 def _llama(spoilt: dict[str, Spoilt] | None = None, **changes: Any) -> TinyModel:
     return _tiny("LlamaForCausalLM", spoilt, **changes)
+
+
+def _wrapped(
+    architecture: str,
+    text: dict[str, Any],
+    vision: dict[str, Any],
+    spoilt: dict[str, Spoilt],
+    **spoilt_text: Any,
+) -> TinyModel:
+    """A language model beside a vision tower. `spoilt_text` are wrong keys of the former."""
+    text = _SIZES | text
+    spoilt_keys = {key: keys(text_config=text | {key: wrong}) for key, wrong in spoilt_text.items()}
+    return TinyModel(
+        architecture=architecture,
+        config={"text_config": text, "vision_config": vision, "tie_word_embeddings": False},
+        spoilt=spoilt | spoilt_keys,
+    )
 
 
 DECODERS: dict[str, TinyModel] = {
@@ -196,5 +226,58 @@ DECODERS: dict[str, TinyModel] = {
         edge=WINDOW,
         **_GEMMA,
         rope_parameters=_GEMMA_ROPES,
+    ),
+    "ministral3": _tiny(
+        "Ministral3ForCausalLM",
+        {
+            "window": keys(sliding_window=WINDOW + 1),
+            "query_growth": keys(rope_parameters=_MINISTRAL3_ROPE | {"llama_4_scaling_beta": 0.4}),
+            "mscale": keys(rope_parameters=_MINISTRAL3_ROPE | {"mscale": 0.5}),
+        },
+        edge=WINDOW,
+        head_dim=24,
+        sliding_window=WINDOW,
+        rope_parameters=_MINISTRAL3_ROPE,
+    ),
+    "mistral3": _wrapped(
+        "Mistral3ForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None, "head_dim": 24},
+        _PIXTRAL,
+        {"norms": weights("input_layernorm", 1.0)},
+        sliding_window=WINDOW,
+    ),
+    "mistral3_with_ministral3": _wrapped(
+        "Mistral3ForConditionalGeneration",
+        {"model_type": "ministral3", "head_dim": 24, "rope_parameters": _MINISTRAL3_ROPE},
+        _PIXTRAL,
+        {},
+        rope_parameters=_MINISTRAL3_ROPE | {"llama_4_scaling_beta": 0.4},
+    ),
+    "qwen2_vl": _wrapped(
+        "Qwen2VLForConditionalGeneration",
+        {"rope_parameters": _MROPE},
+        _QWEN_VISION | {"embed_dim": 16, "hidden_size": 64},
+        {"qkv_bias": weights(r"[qkv]_proj\.bias", 0.0)},
+        rope_parameters=_MROPE | {"rope_theta": 20_000.0},
+    ),
+    "qwen2_5_vl": _wrapped(
+        "Qwen2_5_VLForConditionalGeneration",
+        {"rope_parameters": _YARN | {"mrope_section": [2, 3, 3]}},
+        _QWEN_VISION | {"intermediate_size": 16},
+        {"qkv_bias": weights(r"[qkv]_proj\.bias", 0.0)},
+        rope_parameters=_MROPE,
+    ),
+    "qwen3_vl": _wrapped(
+        "Qwen3VLForConditionalGeneration",
+        {
+            "head_dim": 32,
+            "rope_parameters": _MROPE | {"mrope_section": [6, 5, 5], "mrope_interleaved": True},
+        },
+        _QWEN_VISION | {"intermediate_size": 16, "num_position_embeddings": 16},
+        {
+            "query_norm": weights(r"layers.*q_norm", 1.0),
+            "key_norm": weights(r"layers.*k_norm", 1.0),
+        },
+        rope_parameters=_MROPE | {"rope_theta": 20_000.0},
     ),
 }

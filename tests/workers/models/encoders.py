@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.workers.checkpoints import BERT
+from tests.workers.checkpoints import BERT, LLAMA
 from tests.workers.models.own_code import OwnCode
 from tests.workers.models.tiny_models import (
     Spoilt,
@@ -177,6 +177,19 @@ _DEBERTA_FEATURES = {
     "biases": weights(r"(query|key|value)_proj\.bias", 0.0),
 }
 
+_EMBEDDING_DECODER = LLAMA | {
+    "max_position_embeddings": LIMIT,
+    "is_causal": False,
+    "initializer_range": 0.12,
+}
+_GROWTH = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 5.0,
+    "original_max_position_embeddings": 16,
+    "llama_4_scaling_beta": 0.5,
+}
+_SLIDING = {"sliding_window": _WINDOW - 1}
 _FAMILIES: dict[str, dict[str, Any]] = {
     "Bert": _BERT,
     "Roberta": _ROBERTA,
@@ -187,6 +200,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "Electra": _BERT | {"embedding_size": 48},
     "Albert": _BERT | {"embedding_size": 48},
     "Gemma3": _GEMMA,
+    **dict.fromkeys(("Llama", "Mistral", "Ministral3", "Qwen2", "Qwen3"), _EMBEDDING_DECODER),
     "ModernBert": _MODERNBERT,
     "EuroBert": _SIZES
     | {"max_position_embeddings": LIMIT, "num_key_value_heads": 2}
@@ -199,6 +213,9 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+_WITH_WINDOWS = ("Gemma3", "Mistral", "ModernBert", "Qwen2")
+
+
 def _tiny(
     architecture: str, spoilt: Mapping[str, Spoilt] | None = None, **changes: Any
 ) -> TinyModel:
@@ -207,7 +224,7 @@ def _tiny(
     return kind(
         architecture=architecture,
         config=_FAMILIES[family] | changes,
-        edges=(_WINDOW, 2 * _WINDOW) if family in ("Gemma3", "ModernBert") else (),
+        edges=(_WINDOW, 2 * _WINDOW) if family in _WITH_WINDOWS else (),
         spoilt=spoilt or {},
     )
 
@@ -254,6 +271,20 @@ ENCODERS: dict[str, TinyModel] = {
     "albert_words": _tiny("AlbertForMaskedLM"),
     "albert_words_untied": _tiny("AlbertForMaskedLM", tie_word_embeddings=False),
     "embedding_gemma": _tiny("Gemma3TextModel", _GEMMA_FEATURES),
+    "llama": _tiny("LlamaModel"),
+    "mistral": _tiny("MistralModel", {"window": keys(sliding_window=_WINDOW)}, **_SLIDING),
+    "ministral3": _tiny(
+        "Ministral3Model", head_dim=24, initializer_range=0.08, rope_parameters=_GROWTH
+    ),
+    "qwen2": _tiny("Qwen2Model"),
+    "qwen2_windows": _tiny(
+        "Qwen2Model",
+        {"window": keys(sliding_window=_WINDOW)},
+        use_sliding_window=True,
+        max_window_layers=2,
+        **_SLIDING,
+    ),
+    "qwen3": _tiny("Qwen3Model", head_dim=24),
     "modernbert": _tiny("ModernBertModel", _MODERNBERT_FEATURES),
     "modernbert_biases": _tiny(
         "ModernBertModel", _MODERNBERT_BIASES, norm_bias=True, attention_bias=True, mlp_bias=True

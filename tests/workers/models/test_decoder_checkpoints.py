@@ -1,6 +1,7 @@
 """Decoders in half precision, and the language model of one that sees images."""
 
 import json
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -92,4 +93,28 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path, rewritten: b
     if not rewritten:
         published(tmp_path, text)
     assert reference(model).std() > 1
+    torch.testing.assert_close(ours(tmp_path), reference(model), atol=1e-4, rtol=0)
+
+
+def test_the_first_form_of_qwen_vl(tmp_path: Path) -> None:
+    """The text's keys are the wrapper's own. transformers between the two forms also wrote
+    `model.language_model`."""
+    model = DECODERS["qwen2_vl"].save(tmp_path)
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters") | {"type": "mrope"}
+    del rope["rope_type"]
+    file.write_text(json.dumps(text | config | {"rope_scaling": rope}))
+    torch.testing.assert_close(ours(tmp_path), reference(model), atol=1e-4, rtol=0)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    assert "model.norm.weight" in tensors
+    save_file(
+        {
+            re.sub(r"^model\.", "model.language_model.", name): tensor
+            for name, tensor in tensors.items()
+        },
+        file,
+    )
     torch.testing.assert_close(ours(tmp_path), reference(model), atol=1e-4, rtol=0)

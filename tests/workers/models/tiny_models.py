@@ -68,7 +68,8 @@ class TinyModel:
         """Texts of these lengths, and of those about each edge, of tokens from `first` on."""
         draw = random.Random(1)
         about = [edge + by for edge in self.edges for by in (-1, 0, 1)]
-        tokens = range(first, self.config["vocab_size"])
+        text = self.config.get("text_config", self.config)
+        tokens = range(first, text["vocab_size"])
         return [draw.choices(tokens, k=length) for length in (*lengths, *about)]
 
     def save(self, folder: Path) -> Any:

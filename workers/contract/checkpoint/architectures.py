@@ -11,6 +11,7 @@ from workers.contract.checkpoint import (
     encoders,
     later_decoders,
     layer_norm_decoders,
+    wrappers,
 )
 from workers.contract.checkpoint.encoders import Renames
 from workers.contract.checkpoint.shape_keys import ShapeKeys
@@ -18,6 +19,8 @@ from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import ModelConfig, ModelConfigError, ModelShape
 
 ReadShape = Callable[[ShapeKeys], ModelShape]
+KnownCode = Mapping[str, Mapping[str, Any]]
+_NO_CODE: KnownCode = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,8 @@ class Family:
     model_class  `module:class`, a `StageModel`; only workers import it
     read_shape   reads the family's keys of `config.json`
     base         the architecture without this one's head, for pooled states
-    known_code   modules of checkpoints' own code (`auto_map`) that compute the same
+    known_code   modules of checkpoints' own code (`auto_map`) that compute the same, if keys of
+                 `config.json` have these values
     """
 
     name: str
@@ -38,7 +42,7 @@ class Family:
     read_shape: ReadShape
     renames: Renames
     base: str
-    known_code: tuple[str, ...] = ()
+    known_code: KnownCode
 
     def canonical_name(self, name: str) -> str:
         """A checkpoint's own name for a tensor -> the name that the stage model uses."""
@@ -55,7 +59,7 @@ def _architectures(
     tasks: Mapping[str, Task],
     module: str,
     base: str | None = None,
-    known_code: tuple[str, ...] = (),
+    known_code: KnownCode = _NO_CODE,
 ) -> dict[str, Family]:
     """Rows of the table: one for each head in `tasks`. "Model" is no head: its name is `base`, if
     not as is usual."""
@@ -101,18 +105,37 @@ _layer_norm_decoder = partial(_decoder, module="workers.models.layer_norm_decode
 _encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
-_GEMMA3 = _decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")
-_WRAPPED_GEMMA3 = "Gemma3ForConditionalGeneration"
+def _wrapper(name: str, read_shape: ReadShape) -> dict[str, Family]:
+    """A row for the language model beside a vision tower, which is served alone."""
+    language_model = _decoder(name, read_shape)[f"{name}ForCausalLM"]
+    own = f"{name}ForConditionalGeneration"
+    return {own: replace(language_model, base=own)}
+
 
 FAMILIES: Mapping[str, Family] = {
     **_decoder("Llama", decoders.read_llama),
+    **_decoder(
+        "LlamaBidirectional",
+        decoders.read_bidirectional_llama,
+        tasks={"Model": "embed"},
+        known_code={"llama_bidirectional_model": {}},
+    ),
+    **_decoder(
+        "LlamaEncoder",
+        decoders.read_bidirectional_llama,
+        tasks={"Model": "embed"},
+        known_code={"modeling_llama_encoder": {}},
+    ),
     **_decoder("Mistral", decoders.read_mistral),
-    **_decoder("Qwen2", decoders.read_qwen2),
+    **_decoder(
+        "Qwen2",
+        decoders.read_qwen2,
+        known_code={"modeling_qwen": {"is_causal": False}},  # gte-Qwen2's, and Stella's
+    ),
     **_decoder("Qwen3", decoders.read_qwen3),
     **_decoder("Phi3", decoders.read_phi3),
     **_decoder("Gemma", decoders.read_gemma),
     **_decoder("Gemma2", decoders.read_gemma2),
-    **_GEMMA3,
     **_decoder("SmolLM3", later_decoders.read_smollm3),
     **_decoder("Granite", later_decoders.read_granite),
     **_decoder("SeedOss", later_decoders.read_seed_oss),
@@ -151,10 +174,13 @@ FAMILIES: Mapping[str, Family] = {
             "GPT2", layer_norm_decoders.read_gpt2, layer_norm_decoders.GPT2_NAMES
         ).items()
     },
-    # A language model beside a vision tower, which is served alone.
-    _WRAPPED_GEMMA3: replace(
-        _GEMMA3["Gemma3ForCausalLM"], read_shape=decoders.read_gemma3_wrapper, base=_WRAPPED_GEMMA3
-    ),
+    **_decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel"),
+    **_decoder("Ministral3", decoders.read_ministral3),
+    **_wrapper("Gemma3", wrappers.read_gemma3_wrapper),
+    **_wrapper("Mistral3", wrappers.read_mistral3),
+    **_wrapper("Qwen2VL", wrappers.read_qwen2_vl),
+    **_wrapper("Qwen2_5_VL", wrappers.read_qwen2_vl),
+    **_wrapper("Qwen3VL", wrappers.read_qwen3_vl),
     **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
     **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
@@ -196,7 +222,7 @@ FAMILIES: Mapping[str, Family] = {
         "NomicBert",
         encoders.read_nomicbert,
         encoders.NOMICBERT_NAMES,
-        known_code=("modeling_hf_nomic_bert",),
+        known_code={"modeling_hf_nomic_bert": {}},
     ),
 }
 """By the names of architectures in `config.json`."""

@@ -34,6 +34,7 @@ from workers.contract.checkpoint.sentence_transformers import (
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import (
+    DecoderConfig,
     EmbeddingConfig,
     LongScaling,
     ModelConfig,
@@ -130,6 +131,9 @@ def _read_shape(keys: ShapeKeys, family: Family) -> ModelShape:
     shape = family.read_shape(keys)
     if family.task == "generate" and not shape.has_kv_cache:
         raise keys.error("a model whose tokens see those after them cannot generate")
+    sees_all = isinstance(shape.family, DecoderConfig) and not shape.has_kv_cache
+    if family.task == "classify" and sees_all:
+        raise keys.error("a decoder whose tokens see those after them cannot classify here")
     for kind in shape.attention:
         if kind.rope is not None:
             _check_rope(keys, kind.rope, shape.head_dim)
@@ -236,7 +240,12 @@ def _check_own_code(keys: ConfigKeys, family: Family, task: Task) -> None:
     """
     # `modeling_qwen` of `owner/name--modeling_qwen.Qwen2Model`
     modules = {own: own.rpartition("--")[2].rpartition(".")[0] for own in own_models(keys)}
-    unknown = [own for own, module in modules.items() if module not in family.known_code]
+    known = {
+        module
+        for module, required in family.known_code.items()
+        if required.items() <= keys.values.items()
+    }
+    unknown = [own for own, module in modules.items() if module not in known]
     if unknown and task != "generate":
         reason = (
             f"names {unknown[0]}: code that comes with a checkpoint is never run, and this may "

@@ -3,7 +3,8 @@
 Each reader obeys a class of transformers and raises ModelConfigError. The first is Llama's
 (arXiv:2302.13971), with grouped queries and scaled positions; the others have besides:
 
-- Mistral (arXiv:2310.06825): layers that attend within a window.
+- Mistral (arXiv:2310.06825): layers that attend within a window. Ministral 3 and Devstral 2
+  (arXiv:2601.08584): queries that grow with their positions.
 - Qwen2, Qwen2.5 and Qwen3 (arXiv:2407.10671, arXiv:2412.15115, arXiv:2505.09388): biases in the
   products of queries, keys and values, or norms of queries and keys; later layers may attend within
   a window.
@@ -20,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from workers.contract.checkpoint.config_keys import each
+from workers.contract.checkpoint.config_keys import MOST_TOKENS, each
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.model_config import (
     ActivationName,
@@ -29,6 +30,7 @@ from workers.contract.model_config import (
     ModelShape,
     PoolingMode,
     QKNormKind,
+    QueryGrowth,
     RopeConfig,
     Sizes,
 )
@@ -36,8 +38,8 @@ from workers.contract.model_config import (
 
 def read_llama(keys: ShapeKeys) -> ModelShape:
     keys.neutral(
-        each("is_causal logit_scale partial_rotary_factor", 1, None)
-        | each("rope_interleaved use_bidirectional_attention", False, None)
+        each("logit_scale partial_rotary_factor", 1, None)
+        | each("rope_interleaved", False, None)
         | each("llama_4_scaling sliding_window", None)
     )
     keys.ignore("is_llama_config", "max_sequence_length")
@@ -47,12 +49,58 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
     return decoder_shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
 
 
+def read_bidirectional_llama(keys: ShapeKeys) -> ModelShape:
+    """As the code of `LlamaBidirectionalModel` and of LLM2Vec (arXiv:2404.05961), which never
+    attends causally."""
+    keys.assume({"is_causal": False})
+    return read_llama(keys)
+
+
 def read_mistral(keys: ShapeKeys) -> ModelShape:
     keys.assume({"sliding_window": 4096})
     sizes = keys.read_sizes()
     everything = keys.read_causal(sizes)
-    narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
+    narrow = everything.narrowed(keys.read_window(everything), sizes.max_position)
     return decoder_shape(keys, sizes, [narrow] * sizes.num_layers)
+
+
+_MINISTRAL3_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16_384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+_MINISTRAL3 = {
+    "vocab_size": 131_072,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 262_144,
+}
+
+
+def read_ministral3(keys: ShapeKeys) -> ModelShape:
+    keys.assume(_MINISTRAL3)
+    if not keys.has("rope_scaling"):
+        keys.assume({"rope_parameters": _MINISTRAL3_ROPE})
+    sizes, inner = keys.read_sizes(), keys.nested_rope()
+    inner.ignore("max_position_embeddings")
+    theta = keys.read("rope_theta", float, 10_000.0)
+    original = inner.optional_size("original_max_position_embeddings", MOST_TOKENS)
+    rope = inner.read_own_rope(theta, original, sizes.max_position)
+    beta = inner.read("llama_4_scaling_beta", float, 0.0)
+    if beta:
+        growth = QueryGrowth(beta=beta, period=original or sizes.max_position)
+        rope = msgspec.structs.replace(rope, query_growth=growth)
+    everything = keys.read_causal(sizes, rope)
+    narrow = everything.narrowed(keys.read_window(everything), sizes.max_position)
+    return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, norm_eps=1e-5)
 
 
 def read_qwen2(keys: ShapeKeys) -> ModelShape:
@@ -71,7 +119,7 @@ def read_qwen3(keys: ShapeKeys) -> ModelShape:
 def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
     keys.assume({"sliding_window": 4096})
     everything = keys.read_causal(sizes)
-    window = keys.optional_size("sliding_window")
+    window = keys.read_window(everything)
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
     narrow = everything.narrowed(used, sizes.max_position)
@@ -158,18 +206,10 @@ _GEMMA2 = {
     "final_logit_softcapping": 30.0,
 }
 _GEMMA3 = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
     "head_dim": 256,
-    "max_position_embeddings": 131_072,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
-"""Sizes too: transformers leaves out of a wrapper's `text_config` what is its class's default."""
 _GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 
 
@@ -218,16 +258,6 @@ def read_gemma3(keys: ShapeKeys) -> ModelShape:
     sliding = within.narrowed(window, sizes.max_position)
     period = keys.optional_size("sliding_window_pattern") or 6
     return _later_gemma(keys, sizes, full, sliding, period, qk_norm="head")
-
-
-def read_gemma3_wrapper(keys: ShapeKeys) -> ModelShape:
-    """The language model of `Gemma3Config`."""
-    keys.ignore("boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image")
-    keys.ignore("vision_config")
-    shape = read_gemma3(keys.nested("text_config"))
-    if shape.tie_word_embeddings != keys.read("tie_word_embeddings", bool, True):
-        raise keys.error("tie_word_embeddings and text_config.tie_word_embeddings differ")
-    return msgspec.structs.replace(shape, wrapped=True)
 
 
 def _softcap(keys: ShapeKeys, name: str) -> float | None:

@@ -105,7 +105,14 @@ class ShapeKeys(ConfigKeys):
         self, theta: float, original: int | None, max_position: int, fraction: float | None = None
     ) -> RopeConfig:
         """The embedding that this object describes, of a `fraction` of each head where that is not
-        said, of all of it if None."""
+        said, of all of it if None.
+
+        M-RoPE (Wang et al. 2024, arXiv:2409.12191) is RoPE for texts: it rotates each pair of
+        dimensions by one of a token's three positions, in time, height and width, and those of
+        texts' tokens are equal. So its sections change nothing.
+        """
+        self.optional("mrope_section", list[int])
+        self.optional("mrope_interleaved", bool)
         if fraction is None:
             self.neutral({"partial_rotary_factor": (1, None)})
         else:
@@ -125,7 +132,7 @@ class ShapeKeys(ConfigKeys):
         inner = self.optional_size("original_max_position_embeddings")
         original = original or inner or max_position
         match kind:
-            case "default":
+            case "default" | "mrope":
                 return None
             case "linear":
                 return LinearScaling(factor=self.required("factor", float))
@@ -188,10 +195,25 @@ class ShapeKeys(ConfigKeys):
             attention_factor=attention,
         )
 
-    def read_causal(self, sizes: Sizes, *, partial: bool = False) -> AttentionKind:
-        """Attention of rotated queries and keys to all tokens before (see `read_rope`)."""
-        rope = self.read_rope(sizes.max_position, partial=partial)
-        return AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
+    def read_causal(
+        self, sizes: Sizes, rope: RopeConfig | None = None, *, partial: bool = False
+    ) -> AttentionKind:
+        """Attention of rotated queries and keys to all tokens before (see `read_rope`). To those
+        behind too, if the file says so of a decoder that embeds."""
+        both_ways = self.read("use_bidirectional_attention", bool, False)
+        causal = self.read("is_causal", bool, True) and not both_ways
+        if not causal:
+            self.neutral({"pooling": ("avg", None)})  # the default without modules, as here
+        return AttentionKind(
+            causal=causal,
+            scale=sizes.head_dim**-0.5,
+            rope=rope or self.read_rope(sizes.max_position, partial=partial),
+        )
+
+    def read_window(self, kind: AttentionKind) -> int | None:
+        """The window of `kind`. In both directions, transformers sees one token more."""
+        window = self.optional_size("sliding_window")
+        return window if window is None or kind.causal else window + 1
 
     def read_layers(
         self, full: AttentionKind, sliding: AttentionKind | None, usual: Sequence[bool]

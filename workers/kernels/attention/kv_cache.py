@@ -35,26 +35,28 @@ def rotate_and_cache(
     out: torch.Tensor,
     target: KVTarget | None,
     qk_norm: QKNorm | None = None,
+    query_factors: torch.Tensor | None = None,
 ) -> None:
     """Rotate the queries and keys of `qkv`, and write keys and values to the KV cache.
 
-    qkv, out     [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. `out` receives the
-                 rotated queries and keys and the values, and may be `qkv`.
-    table        float32[max_position, R]: cosines of the R / 2 pairs (i, i + R / 2), then sines
-                 (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R on
-                 are not rotated. None: nothing is.
-    positions    int64[T']
-    target       of T tokens; None without a KV cache: all T' are rotated
-    qk_norm      RMSNorms of queries and keys, weights of any dtype
+    qkv, out       [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. `out` receives
+                   the rotated queries and keys and the values, and may be `qkv`.
+    table          float32[max_position, R]: cosines of the R / 2 pairs (i, i + R / 2), then sines
+                   (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R
+                   on are not rotated. None: nothing is.
+    positions      int64[T']
+    target         of T tokens; None without a KV cache: all T' are rotated
+    qk_norm        RMSNorms of queries and keys, weights of any dtype
+    query_factors  float32[max_position]: queries are multiplied by those of their positions
 
-    Norm and rotation are computed in float32 and rounded once. Tokens from T on are left alone in
-    `out`. Values that are not finite are cached as 0.
+    All is computed in float32 and rounded once. Tokens from T on are left alone in `out`. Values
+    that are not finite are cached as 0.
     """
     values = (qkv.shape[1] + num_heads) // 2
     new_keys, new_values = qkv[:, num_heads:values], qkv[:, values:]
     rotation = qkv, qkv if table is None else table, positions, out
-    rotary_dim = 0 if table is None else table.shape[1]
-    _launch(new_keys, new_values, target, rotation, num_heads, rotary_dim, qk_norm)
+    sizes = num_heads, 0 if table is None else table.shape[1]
+    _launch(new_keys, new_values, target, rotation, *sizes, qk_norm, query_factors)
 
 
 def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
@@ -71,6 +73,7 @@ def _launch(
     num_heads: int = 0,
     rotary_dim: int = 0,
     qk_norm: QKNorm | None = None,
+    query_factors: torch.Tensor | None = None,
 ) -> None:
     """One program a token. Any tensor stands in for an operand that the kernel does not touch."""
     kv_heads, head_dim = new_keys.shape[1:]
@@ -88,6 +91,7 @@ def _launch(
         query_norm,
         key_norm,
         eps,
+        query_factors,
         new_keys.stride(0),
         new_values.stride(0),
         HEADS=num_heads,
@@ -111,7 +115,7 @@ def _launch(
 @triton.jit(do_not_specialize=["positions", "kv_indices"])
 def _write(
     queries, new_keys, new_values, table, positions, out, kv_indices, keys, values, scales,
-    query_norm, key_norm, eps, key_stride, value_stride, HEADS: tl.constexpr,
+    query_norm, key_norm, eps, query_factors, key_stride, value_stride, HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, NORM: tl.constexpr,
     QUERY_ROW: tl.constexpr, KEY_ROW: tl.constexpr, CACHE: tl.constexpr, PAGE: tl.constexpr,
     IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr,
@@ -124,8 +128,7 @@ def _write(
     kv_heads = tl.arange(0, KV_HEAD_BLOCK)[:, None]
     inside = (kv_heads < KV_HEADS) & (pairs < HEAD_DIM // 2)
     low_key, high_key = kv_heads * HEAD_DIM + low_at, kv_heads * HEAD_DIM + high_at
-    new_keys += token * key_stride
-    new_values += token * value_stride
+    new_keys, new_values = new_keys + token * key_stride, new_values + token * value_stride
     # Everything is read before anything is written: in a small tile several threads hold the same
     # element, which only one of them writes.
     low, high = _load(new_keys, low_key, high_key, inside)
@@ -147,8 +150,10 @@ def _write(
         key_weights = _weights(key_norm, kv_heads, low_at, high_at, inside, HEAD_DIM, KEY_ROW)
         tl.debug_barrier()
         out += token * key_stride
+        query_cos, query_sin = _grown(cos, sin, query_factors, positions + token)
         low_turned, high_turned = _turned(
-            low_turned, high_turned, cos, sin, weights, eps, HEAD_DIM, QUERY_ROW, NORM
+            *(low_turned, high_turned, query_cos, query_sin),
+            *(weights, eps, HEAD_DIM, QUERY_ROW, NORM),
         )
         _store(out, low_query, high_query, low_turned, high_turned, within)
         low, high = _turned(low, high, cos, sin, key_weights, eps, HEAD_DIM, KEY_ROW, NORM)
@@ -233,6 +238,15 @@ def _normed(low, high, weights, eps, HEAD_DIM: tl.constexpr, ROW: tl.constexpr):
         squares = tl.sum(squares, axis=0, keep_dims=True)
     inverse = tl.rsqrt(squares / ROW + eps)
     return low * (inverse * weights[0]), high * (inverse * weights[1])
+
+
+@triton.jit
+def _grown(cos, sin, query_factors, position):
+    """A rotation of queries times the factor of the position at an address, if there are any."""
+    if query_factors is not None:
+        factor = tl.load(query_factors + tl.load(position))
+        cos, sin = cos * factor, sin * factor
+    return cos, sin
 
 
 @triton.jit

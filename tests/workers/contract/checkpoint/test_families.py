@@ -178,3 +178,18 @@ def test_a_gemma_of_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, config | {"hidden_activation": "gelu_pytorch_tanh"}).num_layers == 2
     message = 'hidden_activation "gelu" is not supported'
     assert refusal(tmp_path, config | {"hidden_activation": "gelu"}) == message
+
+
+@pytest.mark.parametrize("key", [{"is_causal": False}, {"use_bidirectional_attention": True}])
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Ministral3", "Qwen2", "Qwen3"])
+def test_a_decoder_that_attends_both_ways(
+    tmp_path: Path, family: str, key: dict[str, bool]
+) -> None:
+    config = SIZES | {"architectures": [f"{family}Model"], "pooling": "avg"}
+    shape = read(tmp_path, config | key)
+    assert [kind.causal for kind in shape.attention] == [False]
+    assert not shape.has_kv_cache
+    assert shape.pooling.modes == ("mean",)
+    message = 'pooling "last" is not supported'
+    assert refusal(tmp_path, config | key | {"pooling": "last"}) == message
+    assert refusal(tmp_path, config) == 'pooling "avg" is not known for this architecture'

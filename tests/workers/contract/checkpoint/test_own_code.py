@@ -58,3 +58,29 @@ def test_code_that_the_family_is(tmp_path: Path) -> None:
     read(tmp_path, NOMICBERT | {"auto_map": known})
     with pytest.raises(UnsupportedKeyError, match="auto_map names modeling_other"):
         read(tmp_path, NOMICBERT | {"auto_map": {"AutoModel": "modeling_other.NomicBertModel"}})
+
+
+def test_code_that_the_family_is_by_a_key(tmp_path: Path) -> None:
+    """gte-Qwen2's attends both ways, and the file says so."""
+    gte = PUBLISHED["Qwen/Qwen2.5-7B"] | {"auto_map": GTE_QWEN2}
+    assert not read(tmp_path, gte | {"is_causal": False}, "embed").has_kv_cache
+    for unsaid in ({}, {"is_causal": True}):
+        with pytest.raises(UnsupportedKeyError, match=r"auto_map names modeling_qwen\.Qwen2Model"):
+            read(tmp_path, gte | unsaid, "embed")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "module"),
+    [
+        ("LlamaBidirectionalModel", "llama_bidirectional_model"),
+        ("LlamaEncoderModel", "modeling_llama_encoder"),
+    ],
+)
+def test_architectures_of_own_code(tmp_path: Path, architecture: str, module: str) -> None:
+    config = LLAMA | {"architectures": [architecture], "model_type": "llama_bidirec"}
+    own = {"AutoModel": f"owner/name--{module}.{architecture}"}
+    shape = read(tmp_path, config | {"auto_map": own, "pooling": "avg", "temperature": 1.0})
+    assert not shape.has_kv_cache
+    assert shape.pooling.modes == ("mean",)
+    with pytest.raises(UnsupportedKeyError, match="auto_map names other"):
+        read(tmp_path, config | {"auto_map": {"AutoModel": "other.LlamaModel"}})

@@ -1,5 +1,7 @@
 """config.json as published checkpoints have it and as transformers 5 writes it are one record."""
 
+import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,6 +11,7 @@ from transformers import AutoConfig
 from tests.workers.contract.checkpoint.config_files import PUBLISHED, WITH_OWN_CODE, read
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import (
+    AttentionKind,
     DecoderConfig,
     DisentangledBias,
     EncoderConfig,
@@ -16,6 +19,7 @@ from workers.contract.model_config import (
     LinearScaling,
     Llama3Scaling,
     PositionBias,
+    QueryGrowth,
     RopeConfig,
 )
 
@@ -145,3 +149,23 @@ def test_what_the_records_say_of_later_decoders(tmp_path: Path) -> None:
         1024,
         None,
     )
+
+
+def test_what_the_records_of_wrappers_say(tmp_path: Path) -> None:
+    names = [name for name in PUBLISHED if re.search("VL|olmOCR|Devstral|Mistral-Small", name)]
+    told = {name: read(tmp_path, PUBLISHED[name]) for name in names}
+    devstral = told["mistralai/Devstral-Small-2-24B-Instruct-2512"].attention[0].rope
+    assert devstral is not None
+    assert devstral.attention_factor == 1.0
+    assert devstral.query_growth == QueryGrowth(beta=0.1, period=8192)
+    large = told["mistralai/Devstral-2-123B-Instruct-2512"].attention[0].rope
+    assert large is not None
+    assert large.attention_factor == 0.1 * math.log(64) + 1
+    assert large.query_growth is None
+    for name in ("Qwen/Qwen2.5-VL-7B-Instruct", "allenai/olmOCR-2-7B-1025"):
+        assert told[name].wrapped
+        assert told[name].attention == (
+            AttentionKind(causal=True, scale=128**-0.5, rope=RopeConfig(theta=1e6)),
+        )
+    assert told["Qwen/Qwen3-VL-4B-Instruct"].tie_word_embeddings
+    assert not told["mistralai/Mistral-Small-3.1-24B-Instruct-2503"].tie_word_embeddings

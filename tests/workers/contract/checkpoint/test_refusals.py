@@ -40,6 +40,7 @@ BASES: dict[str, Keys] = {
     **PUBLISHED,
     "wrapper": {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}},
     **{name: written(name) for name in BERTS},
+    **PUBLISHED,
 }
 
 OF_ANY_MODEL: Keys = {
@@ -60,8 +61,16 @@ OF_BERT: list[Keys] = [
     {"add_cross_attention": True},
 ]
 OF_LLAMA: list[Refused] = [
-    ("llama", {"is_causal": False}, "is_causal "),
-    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention "),
+    ("llama", {"is_causal": False}, "cannot generate"),
+    ("llama", {"use_bidirectional_attention": True}, "cannot generate"),
+    ("llama", {"is_causal": "no"}, "is_causal"),
+    (
+        "llama",
+        {"architectures": ["LlamaForSequenceClassification"], "is_causal": False},
+        "cannot classify here",
+    ),
+    ("llama", {"architectures": ["LlamaBidirectionalModel"], "pooling": "cls"}, 'pooling "cls" is'),
+    ("llama", {"architectures": ["LlamaBidirectionalModel"], "odd": 1}, "odd 1 is not known"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor "),
     ("llama", {"logit_scale": 0.1}, "logit_scale "),
     ("llama", {"llama_4_scaling": {"beta": 0.1}}, "llama_4_scaling "),
@@ -203,6 +212,34 @@ OF_A_WRAPPED_GEMMA: list[tuple[Keys, str]] = [
     ({"final_logit_softcapping": 0}, "final_logit_softcapping 0 is not more"),
     ({"use_bidirectional_attention": True}, "cannot generate"),
 ]
+_QWEN2_5, _QWEN3 = "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen3-VL-4B-Instruct"
+_DEVSTRAL = "mistralai/Devstral-Small-2-24B-Instruct-2512"
+_ROPE = PUBLISHED[_DEVSTRAL]["text_config"]["rope_parameters"]
+OF_WRAPPERS: list[Refused] = [
+    (_QWEN2_5, {"odd": 3}, "odd 3 is not known"),
+    (_QWEN2_5, {"hidden_size": 3586}, "hidden_size 3586 is not divisible by 28 attention heads"),
+    (
+        _QWEN2_5,
+        {"rope_scaling": {"type": "mrope", "mrope_section": 3}},
+        "rope_scaling.mrope_section",
+    ),
+    (_QWEN3, {"odd": 3}, "text_config.odd 3 is not known"),
+    (_QWEN3, {"num_hidden_layers": 0}, "text_config.num_hidden_layers 0 is less than 1"),
+    (_QWEN3, {"rope_scaling": {"mrope_interleaved": 1}}, "rope_scaling.mrope_interleaved"),
+    (_DEVSTRAL, {"model_type": "mistral4"}, "'mistral4' is not supported (one of mistral, minist"),
+    (_DEVSTRAL, {"sliding_window": 0}, "text_config.sliding_window 0 is less than 1"),
+    *(
+        (_DEVSTRAL, {"rope_parameters": _ROPE | wrong}, f"rope_parameters.{key}")
+        for wrong in (
+            {"llama_4_scaling_beta": "0.1"},
+            {"llama_4_scaling_beta": float("nan")},
+            {"original_max_position_embeddings": 0},
+            {"mscale": [1]},
+            {"odd": 1},
+        )
+        for key in wrong
+    ),
+]
 
 
 def refused() -> Iterator[Refused]:
@@ -224,8 +261,13 @@ def refused() -> Iterator[Refused]:
         yield "llama", {"rope_scaling": others}, f" has no 'rope_scaling.{missing}'"
     for own, named in OF_A_WRAPPED_GEMMA:
         yield "wrapper", {"text_config": TEXT | own}, named
-    untied = {"tie_word_embeddings": False, "text_config": TEXT}
-    yield "wrapper", untied, "tie_word_embeddings and text_config.tie_word_embeddings differ"
+    yield "wrapper", {"tie_word_embeddings": "no"}, "tie_word_embeddings"
+    for name, own, named in OF_WRAPPERS:
+        wrapper = PUBLISHED[name]
+        text = wrapper.get("text_config")
+        yield name, own if text is None else {"text_config": text | own}, named
+    yield "Qwen/Qwen3-VL-4B-Instruct", {"image_size": 5}, "image_size 5 is not known"
+    yield "Qwen/Qwen3-VL-4B-Instruct", {"text_config": [1]}, "text_config"
     yield "wrapper", {"audio_config": {}, "text_config": TEXT}, "audio_config {} is not known"
 
 

@@ -84,14 +84,18 @@ def test_rotate_and_cache(
 
     exact = normalised(heads[:, :turning].double(), num_heads, norm, rotated=False)
     exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
-    exact, table = normalised(exact, num_heads, norm, rotated=True), table if rotary_dim else None
+    exact = normalised(exact, num_heads, norm, rotated=True)
+    factors = 1 + torch.rand(9, device=device) if 0 < rotary < 1 and normed != "rotated" else None
+    if factors is not None:
+        exact[:, :num_heads] *= factors[positions, None, None]
+    table = table if rotary_dim else None
 
     kv_indices = torch.tensor([11, 2, 7, 0], device=device)
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
     values = torch.full_like(keys, -7.0)
     before, untouched = heads.clone(), torch.full_like(heads, 9.0)
     out, target = heads if in_place else untouched.clone(), KVTarget(kv_indices, keys, values)
-    rotate_and_cache(heads, table, positions, num_heads, out, target, norm)
+    rotate_and_cache(heads, table, positions, num_heads, out, target, norm, factors)
     assert in_place or torch.equal(heads, before)
     assert torch.equal(out[4], before[4] if in_place else untouched[4])
     for cache, unused, new in (
@@ -102,7 +106,7 @@ def test_rotate_and_cache(
         expected.flatten(0, 1)[kv_indices] = new
         assert torch.equal(cache, expected)
 
-    rotate_and_cache(before, table, positions, num_heads, untouched, None, norm)
+    rotate_and_cache(before, table, positions, num_heads, untouched, None, norm, factors)
     got = untouched[:, :turning].double()
     torch.testing.assert_close(got, exact, rtol=rounding, atol=4e-6)
     assert torch.equal(untouched[:, turning:], before[:, turning:])
