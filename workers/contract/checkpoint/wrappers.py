@@ -82,4 +82,6 @@ def _read_text(
     if has_own:
         text.ignore(*beside.split())
         keys.ignore(*text.values)
+        if dtype := text.optional("dtype", str):  # Qwen3-VL says it here alone
+            keys.assume({"torch_dtype": dtype})
     return msgspec.structs.replace(read_shape(text), wrapped=True)
