@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from workers.contract.checkpoint.config_keys import MOST_TOKENS, each
-from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.checkpoint.shape_keys import ShapeKeys, default_sizes
 from workers.contract.model_config import (
     ActivationName,
     AttentionKind,
@@ -73,16 +73,7 @@ _MINISTRAL3_ROPE = {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1,
 }
-_MINISTRAL3 = {
-    "vocab_size": 131_072,
-    "hidden_size": 4096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 34,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 262_144,
-}
+_MINISTRAL3 = default_sizes(131_072, 4096, 14_336, 34, 32, 8, 262_144, head_dim=128)
 
 
 def read_ministral3(keys: ShapeKeys) -> ModelShape:

@@ -26,6 +26,13 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 """The types of layers in `layer_types`."""
 
 
+def default_sizes(*sizes: int, **others: Any) -> dict[str, Any]:
+    """Defaults of the keys of sizes, in this order, and of `others`."""
+    names = """vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
+        num_key_value_heads max_position_embeddings"""
+    return dict(zip(names.split(), sizes, strict=True)) | others
+
+
 class ShapeKeys(ConfigKeys):
     """The keys of a `config.json` or of an object in it, from which a family reads its shape. All
     methods raise ModelConfigError."""

@@ -17,25 +17,18 @@ from workers.contract.checkpoint.decoders import (
     read_qwen2,
     read_qwen3,
 )
-from workers.contract.checkpoint.shape_keys import ShapeKeys
+from workers.contract.checkpoint.shape_keys import ShapeKeys, default_sizes
 from workers.contract.model_config import ModelShape
 
-
-def _defaults(*sizes: int, **others: Any) -> dict[str, Any]:
-    names = """vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
-        num_key_value_heads max_position_embeddings"""
-    return dict(zip(names.split(), sizes, strict=True)) | others
-
-
-_QWEN2_VL = _defaults(
+_QWEN2_VL = default_sizes(
     *(152_064, 8192, 29_568, 80, 64, 8, 32_768),
     rms_norm_eps=1e-5,
     rope_theta=1e6,
     max_window_layers=80,
 )
-_QWEN3_VL = _defaults(151_936, 4096, 22_016, 32, 32, 32, 128_000, rope_theta=5e5)
-_MISTRAL = _defaults(32_000, 4096, 14_336, 32, 32, 8, 131_072)
-_GEMMA3 = _defaults(262_208, 2304, 9216, 26, 8, 4, 131_072)
+_QWEN3_VL = default_sizes(151_936, 4096, 22_016, 32, 32, 32, 128_000, rope_theta=5e5)
+_MISTRAL = default_sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072)
+_GEMMA3 = default_sizes(262_208, 2304, 9216, 26, 8, 4, 131_072)
 _GEMMA3_KEYS = "boi_token_index eoi_token_index image_token_index mm_tokens_per_image"
 _QWEN_KEYS = """image_token_id video_token_id vision_start_token_id vision_end_token_id
     vision_token_id"""
@@ -89,4 +82,6 @@ def _read_text(
     if has_own:
         text.ignore(*beside.split())
         keys.ignore(*text.values)
+        if dtype := text.optional("dtype", str):  # Qwen3-VL says it here alone
+            keys.assume({"torch_dtype": dtype})
     return msgspec.structs.replace(read_shape(text), wrapped=True)

@@ -168,4 +168,5 @@ def test_what_the_records_of_wrappers_say(tmp_path: Path) -> None:
             AttentionKind(causal=True, scale=128**-0.5, rope=RopeConfig(theta=1e6)),
         )
     assert told["Qwen/Qwen3-VL-4B-Instruct"].tie_word_embeddings
+    assert {each.checkpoint_dtype for each in told.values()} == {"bfloat16"}
     assert not told["mistralai/Mistral-Small-3.1-24B-Instruct-2503"].tie_word_embeddings
