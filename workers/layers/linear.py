@@ -38,14 +38,8 @@ class Linear(Layer):
         """`tied` is another layer's weight [out_features, in_features] to share. The checkpoint's
         `rows` of a member are taken in that order."""
         shape = LinearShape(in_features, members, bias, gate, placement.transposed)
-        self._method = _method(shape, placement, tied)
         self._rows = rows or {}
-        quantization = placement.quantization
-        if rows and quantization is not None and quantization.weights == "block":
-            raise ModelConfigError(
-                f"{next(iter(rows))} has rows in another order: quantization by block is not "
-                "supported so"
-            )
+        self._method = _method(shape, placement, tied, self._rows)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         """As `Product` has it, once the layer is packed."""
@@ -73,9 +67,11 @@ class Linear(Layer):
         del self._method  # and so what was filled, if the product does not keep it
 
 
-def _method(shape: LinearShape, placement: Placement, tied: torch.Tensor | None) -> Method:
+def _method(
+    shape: LinearShape, placement: Placement, tied: torch.Tensor | None, rows: Mapping[str, Rows]
+) -> Method:
     """The way in which the weights of a layer are kept. Raises ModelConfigError if its members
-    differ in that."""
+    differ in that, or if `rows` would tear blocks apart."""
     quantization = placement.quantization
     in_fp8 = {name: quantization is not None and quantization.keeps(name) for name in shape.members}
     if len({*in_fp8.values()}) > 1:
@@ -86,6 +82,9 @@ def _method(shape: LinearShape, placement: Placement, tied: torch.Tensor | None)
         )
     if quantization is None or not all(in_fp8.values()):
         return DenseMethod(shape, placement, tied)
+    if rows and quantization.weights == "block":
+        reason = "has rows in another order: quantization by block is not supported so"
+        raise ModelConfigError(f"{next(iter(rows))} {reason}")
     return Fp8Method(shape, placement, quantization)
 
 

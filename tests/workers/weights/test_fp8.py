@@ -17,6 +17,7 @@ from tests.workers.checkpoints import (
     worker_config,
 )
 from tests.workers.models.decoders import DECODERS
+from tests.workers.models.later_decoders import LATER_DECODERS
 from tests.workers.models.test_decoder_checkpoints import ours, reference
 from tests.workers.stages import EncoderStages
 from tests.workers.step_maker import encoder_step
@@ -109,12 +110,29 @@ def test_an_lm_head_is_not_in_fp8_whether_it_is_named_or_not(tmp_path: Path) -> 
     torch.testing.assert_close(ours(tmp_path), reference(model), atol=CLOSE, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["phi3", "gemma3"])
-def test_other_decoders(tmp_path: Path, name: str) -> None:
-    """Phi's products are fused in its files; Gemma's norms are in float32."""
-    model = DECODERS[name].save(tmp_path)
-    quantise(tmp_path, model, FORMATS["compressed_static"])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("phi3", "compressed_static"),
+        ("gemma3", "compressed_static"),
+        ("ernie", "compressed_channel"),
+        ("cohere", "fbgemm"),
+    ],
+)
+def test_other_decoders(tmp_path: Path, name: str, layout: str) -> None:
+    """Phi's products are fused in its files; Gemma's norms are in float32. Rows of Ernie's and
+    Command-R's are read in another order, and so are their scales."""
+    model = (DECODERS | LATER_DECODERS)[name].save(tmp_path)
+    quantise(tmp_path, model, FORMATS[layout])
     torch.testing.assert_close(ours(tmp_path), reference(model), atol=CLOSE, rtol=0)
+
+
+def test_rows_in_another_order_have_no_scales_by_block(tmp_path: Path) -> None:
+    model = LATER_DECODERS["ernie"].save(tmp_path)
+    block = next(name for name, layout in FORMATS.items() if layout.scales == "block")
+    quantise(tmp_path, model, FORMATS[block])
+    (line, *_) = refusals(tmp_path)
+    assert line.startswith("model.layers.0.self_attn.q_proj has rows in another order")
 
 
 def test_an_encoder_by_the_names_in_its_files(tmp_path: Path) -> None:
