@@ -5,7 +5,7 @@ import numpy as np
 from fastapi import Request
 from msgspec.structs import replace
 
-from engine_core.client.pending_jobs import Encoded, FloatArray
+from engine_core.client.pending_jobs import Encoded, FloatArray, OfTokens
 from engine_core.messages import JobOptions
 from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
@@ -87,6 +87,16 @@ async def classify(
     encoded = await encode(request, model, items, options)
     config, values = model.served.execution.model, encoded.values
     return encoded if raw else replace(encoded, values=label_scores(values, config))
+
+
+async def classify_tokens(
+    request: Request, model: Model, items: Items, options: JobOptions, *, raw: bool
+) -> tuple[list[FloatArray], Encoded]:
+    """Score each token of the items for each label, float32[tokens, L]: logits if `raw`. Raises
+    RefusalError."""
+    encoded = await encode(request, model, items, options, of_tokens=OfTokens(("token_vectors",)))
+    config = model.served.execution.model
+    return [own if raw else probabilities(own, config) for own in encoded.rows], encoded
 
 
 def label_scores(logits: FloatArray, config: ModelConfig) -> FloatArray:

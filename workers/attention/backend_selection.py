@@ -172,6 +172,7 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
     yield "no windows", windows or kind.window is None
     yield "no softcap", able.softcap or kind.softcap is None
     yield "no position bias", able.position_bias or kind.position_bias is None
+    yield "no tokens hidden from all", able.unattended or not needs.unattended
     yield f"not for device {device!r}", device in able.devices
     yield f"not for {needs.dtype}", needs.dtype in able.dtypes
     cached = "an FP8 KV cache" if needs.fp8_cache else "a KV cache of the model's dtype"

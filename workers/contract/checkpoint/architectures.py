@@ -77,6 +77,7 @@ _ENCODER_TASKS: Mapping[str, Task] = {
     "Model": "embed",
     "ForMaskedLM": "embed_sparse",
     "ForSequenceClassification": "classify",
+    "ForTokenClassification": "classify_tokens",
 }
 _DECODER_NAMES = ((r"^(embed_tokens|layers|norm)\.", r"model.\1."),)
 """A decoder that was saved without its LM head has names without "model."."""
@@ -90,7 +91,9 @@ _decoder = partial(
 _encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
+_BERT = _encoder("Bert", encoders.read_bert, encoders.BERT_NAMES)
 _GEMMA3 = _decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")
+COLBERT = "HF_ColBERT"
 _WRAPPED_GEMMA3 = "Gemma3ForConditionalGeneration"
 
 FAMILIES: Mapping[str, Family] = {
@@ -106,7 +109,9 @@ FAMILIES: Mapping[str, Family] = {
     _WRAPPED_GEMMA3: replace(
         _GEMMA3["Gemma3ForCausalLM"], read_shape=decoders.read_gemma3_wrapper, base=_WRAPPED_GEMMA3
     ),
-    **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
+    **_BERT,
+    # A BERT with a layer behind each token, as ColBERT's own code saves it.
+    COLBERT: replace(_BERT["BertModel"], task="embed_tokens", base=COLBERT),
     **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("Camembert", encoders.read_roberta, encoders.ROBERTA_NAMES),
@@ -145,7 +150,7 @@ class TaskError(ValueError):
 
 _TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
     "generate": ("generate",),
-    "embed": ("embed",),
+    "embed": ("embed", "embed_tokens"),
     "rerank": ("classify", "rerank"),
 }
 
@@ -166,4 +171,6 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
 
 def task_of(model: ModelConfig) -> Task:
     own = family_of(model.architecture).task
+    if model.late_interaction is not None:
+        return "embed_tokens"
     return "rerank" if own == "generate" and model.reranking is not None else own

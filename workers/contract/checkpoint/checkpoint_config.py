@@ -15,6 +15,7 @@ from workers.contract.checkpoint.config_keys import (
     stop,
 )
 from workers.contract.checkpoint.folder_files import ADAPTER_FILE, find_file, optional, read_config
+from workers.contract.checkpoint.late_interaction import read_late_interaction, read_token_modules
 from workers.contract.checkpoint.quantization import read_quantization
 from workers.contract.checkpoint.sentence_transformers import (
     MODULES_FILE,
@@ -68,6 +69,14 @@ def read_model_config(
         modules = []
     shape = _read_shape(keys, family)
     model = read_model_file(path)
+    longest = _longest(path, shape, transformer, task)
+    late = None
+    if task == "embed_tokens":
+        late = read_late_interaction(path, model, own_code=not modules)
+        longest = min(longest, late.longest_text(shape.max_position))
+        if late.query_length > shape.max_position:
+            reason = f"more than its {shape.max_position} positions"
+            raise keys.error(f"queries of {late.query_length} tokens are {reason}")
     reranking = read_reranking(path, modules, model) if task == "rerank" else None
     labels = _read_labels(keys)[: None if reranking is None else 1]
     pooling = _pooling(path, modules, shape)
@@ -77,7 +86,7 @@ def read_model_config(
         path=str(path),
         architecture=architecture,
         quantization=quantization,
-        max_model_len=_longest(path, shape, transformer, task),
+        max_model_len=longest,
         lowercase=transformer.do_lower_case,
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
         num_labels=len(labels),
@@ -86,6 +95,8 @@ def read_model_config(
         reranking=reranking,
         pooling=pooling,
         modules=behind,
+        token_modules=read_token_modules(path, modules, task, shape.hidden_size),
+        late_interaction=late,
         splade=read_splade(path, modules),
         embedding=_embedding_config(keys, model, vector_size(shape.hidden_size, pooling, behind)),
     )
@@ -94,7 +105,10 @@ def read_model_config(
 
 
 def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
-    """A causal model with an LM head reranks if it is asked to, or if its modules say so."""
+    """A causal model with an LM head reranks if it is asked to, or if its modules say so, and an
+    embedder has vectors of tokens if its modules are PyLate's."""
+    if own == "embed" and any(module.type.startswith("pylate.") for module in modules):
+        return "embed_tokens"
     reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
 
