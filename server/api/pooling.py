@@ -161,8 +161,8 @@ def _plan(request: Request, model: Model, body: PoolingRequest, field: str) -> E
 async def _scores(request: Request, model: Model, body: PoolingRequest, field: str) -> Pooled:
     items, options = _classified(request, model, body, field)
     raw = body.use_activation is False
-    scores = await classify(request, model, items, options, raw=raw)
-    return quantize(scores.values, body.embed_dtype or "float32"), scores
+    encoded, scores = await classify(request, model, items, options, raw=raw)
+    return quantize(scores, body.embed_dtype or "float32"), encoded
 
 
 async def _scores_of_tokens(
@@ -174,7 +174,7 @@ async def _scores_of_tokens(
     dtype, rows = body.embed_dtype or "float32", list[AnyArray]()
     if model.served.execution.task == "classify_tokens":
         raw = body.use_activation is False
-        rows, encoded = await classify_tokens(request, model, items, options, raw=raw)
+        encoded, rows = await classify_tokens(request, model, items, options, raw=raw)
         return [quantize(own, dtype) for own in rows], encoded
     encoded = await encode(request, model, items, options, of_tokens=OfTokens(("token_weights",)))
     for weights, ids in zip(encoded.rows, encoded.prompt_ids, strict=True):
