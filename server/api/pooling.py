@@ -45,8 +45,10 @@ class PoolingRequest(InputOrChatRequest, kw_only=True, frozen=True):
 
     task: PoolingTask | None = None
     """An embedder's `"embed"`, its vector of each input, or `"token_embed"`, its state of each
-    token, special tokens included, at most 4,194,304 numbers; a classifier's or reranker's
-    `"classify"`, a score for each label. Others: 400. Default: the model's first."""
+    token, or ColBERT's and BGE-M3's [vectors of tokens](#vectors-of-tokens), at most 4,194,304
+    numbers; a classifier's or reranker's `"classify"`, a score for each label; `"token_classify"`
+    of a model that labels tokens, a score of each token for each label, or of BGE-M3, each token's
+    lexical weight. Others: 400. Default: the model's first."""
     encoding_format: Literal["float", "base64"] | None = None
     """`"float"`, or `"base64"`: each input's numbers in bytes, little-endian. Default:
     `"float"`."""
@@ -54,7 +56,8 @@ class PoolingRequest(InputOrChatRequest, kw_only=True, frozen=True):
     """`"float32"` or `"float16"`. Default: `"float32"`."""
     use_activation: bool | None = None
     """True: vectors, of tokens too, have length 1; false: they are as computed, as in
-    [`/embed_all`](#tei), and scores are logits. Default: the model's."""
+    [`/embed_all`](#tei), and scores are logits. Default: the model's; true for vectors of tokens of
+    ColBERT and BGE-M3."""
     input_type: InputType | None = None
     """As for [embeddings](#post-v1embeddings). Token vectors of ColBERT are a query's with
     `"query"` or `"search_query"`, else a document's."""
