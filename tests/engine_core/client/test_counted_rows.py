@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine_core.client import pending_jobs
-from engine_core.client.pending_jobs import OfTokens
+from engine_core.client.pending_jobs import FloatArray, OfTokens
 from engine_core.loop.outbox import Outbox
 from engine_core.messages import (
     Abort,
@@ -29,6 +29,7 @@ from tests.engine_core.configs import MODEL, execution_config
 from tests.engine_core.schedulers.test_prefill_only import Steps
 from workers.contract.config import Task
 from workers.contract.messages import EmbedOutput, EmbedSparseOutput
+from workers.contract.model_config import TokenOutput
 
 Row = Sequence[tuple[float, float]]
 STATES: list[Row] = [[(0, 0), (1, -1)], [(2, -2)], [(3, -3), (4, -4), (5, -5)]]
@@ -186,3 +187,55 @@ def test_the_workflow_of_masked_language_models() -> None:
     ):
         with pytest.raises(RefusalError):
             workflow.check(refused)
+
+
+async def test_numbers_of_tokens_are_admitted_before_they_come(tmp_path: Path) -> None:
+    """A refusal ends the job, which is aborted; what is reduced needs no room."""
+    asked: list[int] = []
+
+    def admit(count: int) -> None:
+        asked.append(count)
+        raise RefusalError("overloaded", "no room")
+
+    async with connected(tmp_path, "embed") as (client, script):
+        call = asyncio.create_task(
+            client.encode(texts=["a", "b"], of_tokens=OfTokens(("states",)), admit=admit)
+        )
+        job = await script.job()
+        await script.send(Outputs(accepted=[Accepted(job.id, [2, 3])]))
+        with pytest.raises(RefusalError, match="no room"):
+            await call
+        assert asked == [4 * 2 * 5], "float32, two numbers a token"
+        assert await script.receive() == Abort([job.id])
+
+        def reduce(row: int, values: FloatArray, ids: bytes) -> FloatArray:
+            return np.array([row + values.sum() + len(ids)], np.float32)
+
+        wanted = OfTokens(("states",), reduce=reduce)
+        call = asyncio.create_task(client.encode(texts=["a", "b"], of_tokens=wanted, admit=admit))
+        job = await script.job()
+        accepted = Accepted(job.id, [1, 2], prompt_ids=[int32([7]), int32([7, 8])])
+        parts = [EncodedRows(job.id, int32([1, 0]), *packed([[(1, 2), (3, 4)], [(5, 6)]]))]
+        await script.send(Outputs(accepted=[accepted], encoded=parts))
+        assert (await call).values.tolist() == [[0 + 11 + 4], [1 + 10 + 8]]
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize("last", [0.125, np.nan])
+def test_several_outputs_of_a_job_are_side_by_side(last: float) -> None:
+    steps = Steps(task="embed", max_model_len=8, max_step_tokens=32)
+    steps.add(1, [2, 1], outputs=("vector", "states", "token_weights"))
+    batch = steps.scheduler.schedule(None)
+    assert batch is not None
+    vectors = np.array([1, 2, 3, 4], np.float32)
+    states, weights = np.arange(9, dtype=np.float32), np.array([0.5, 0.25, last], np.float32)
+    tokens: dict[TokenOutput, bytes] = {
+        "states": states.tobytes(),
+        "token_weights": weights.tobytes(),
+    }
+    output = EmbedOutput(batch.step, vectors=vectors.tobytes(), tokens=tokens)
+    rows = [[1, 2, 0, 1, 2, 3, 4, 5, 0.5, 0.25], [3, 4, 6, 7, 8, last]]
+    values = np.array([value for row in rows for value in row], np.float32).tobytes()
+    expected = {1: EncodedRows(1, int32([0, 1]), values, int32([10, 6]))}
+    fails = bool(np.isnan(last))
+    assert update(steps.scheduler, batch, output) == (({}, [1]) if fails else (expected, []))

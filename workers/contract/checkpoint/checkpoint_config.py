@@ -36,6 +36,7 @@ from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import (
     EmbeddingConfig,
+    LateInteractionConfig,
     LongScaling,
     ModelConfig,
     ModelConfigError,
@@ -50,10 +51,9 @@ from workers.contract.model_config import (
 def read_model_config(
     path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
 ) -> ModelConfig:
-    """Read `config.json` and sentence-transformers' files in folder `path`. Modules for another
-    task than the `asked` one are ignored. Faults after which reading can go on go to `refuse`, such
-    as an unknown key. Raises TaskError, and ModelConfigError for an unknown architecture, first of
-    all, and for a missing or mistyped file or key."""
+    """Read `config.json` and the files beside it in folder `path`. Modules for another task than the
+    `asked` one are ignored. Faults such as an unknown key go to `refuse`. Raises TaskError, and
+    ModelConfigError for an unknown architecture, first of all, and for a file or key."""
     keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
@@ -61,22 +61,13 @@ def read_model_config(
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
-    quantization = read_quantization(keys, partial(_own_name, family))
     _check_servable(keys, family, task)
     if architecture == own and (task == "rerank" or not module_of(modules, "LogitScore")):
         check_library_files(path, modules, task, refuse)
     else:
         modules = []
-    shape = _read_shape(keys, family)
-    model = read_model_file(path)
-    longest = _longest(path, shape, transformer, task)
-    late = None
-    if task == "embed_tokens":
-        late = read_late_interaction(path, model, own_code=not modules)
-        longest = min(longest, late.longest_text(shape.max_position))
-        if late.query_length > shape.max_position:
-            reason = f"more than its {shape.max_position} positions"
-            raise keys.error(f"queries of {late.query_length} tokens are {reason}")
+    shape, model = _read_shape(keys, family), read_model_file(path)
+    late = _late_interaction(keys, model, shape, modules) if task == "embed_tokens" else None
     reranking = read_reranking(path, modules, model) if task == "rerank" else None
     labels = _read_labels(keys)[: None if reranking is None else 1]
     pooling = _pooling(path, modules, shape)
@@ -85,8 +76,8 @@ def read_model_config(
         **msgspec.structs.asdict(shape),
         path=str(path),
         architecture=architecture,
-        quantization=quantization,
-        max_model_len=longest,
+        quantization=read_quantization(keys, partial(_own_name, family)),
+        max_model_len=_longest(path, shape, transformer, task, late),
         lowercase=transformer.do_lower_case,
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
         num_labels=len(labels),
@@ -165,12 +156,32 @@ class _TokenizerFile(msgspec.Struct):
     model_max_length: Annotated[float, Meta(ge=0)] | None = None
 
 
-def _longest(path: Path, shape: ModelShape, transformer: TransformerFile, task: Task) -> int:
+def _late_interaction(
+    keys: ConfigKeys, file: ModelFile, shape: ModelShape, modules: list[Module]
+) -> LateInteractionConfig:
+    """How texts become vectors of their tokens, in a model of this shape."""
+    if shape.has_kv_cache:
+        raise keys.error("vectors of the tokens of a causal model are not supported")
+    late = read_late_interaction(keys.file.parent, file, own_code=not modules)
+    if late.query_length > shape.max_position:
+        reason = f"more than its {shape.max_position} positions"
+        raise keys.error(f"queries of {late.query_length} tokens are {reason}")
+    return late
+
+
+def _longest(
+    path: Path,
+    shape: ModelShape,
+    transformer: TransformerFile,
+    task: Task,
+    late: LateInteractionConfig | None,
+) -> int:
     """The most tokens of a text: those that the model can tell apart (see `RopeConfig.limit`), or
     fewer, if sentence-transformers truncates texts. As in transformers, a generator's
     `tokenizer_config.json` has no say."""
     ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
     most = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
+    most = most if late is None else late.longest_text(most)
     own: float | None = transformer.max_seq_length
     if not own and task != "generate":
         file = optional(path, "tokenizer_config.json", _TokenizerFile) or _TokenizerFile()
