@@ -285,7 +285,7 @@ class EncodeCall(RowsCall[Encoded]):
         of_tokens: OfTokens,
         admit: Callable[[int], None],
     ) -> None:
-        """`info` is what the engine says of its model. `admit` is told the bytes of what tokens
+        """`info` is what the engine says of its model. `admit` gets the bytes of what tokens
         have, and may raise RefusalError."""
         super().__init__()
         self._missing = rows

@@ -72,8 +72,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     layer = save_pylate(root / "colbert", **markers, query_length=LENGTH, document_length=100)
     m3, heads = write_m3(root / "m3")
     torch.manual_seed(7)
-    names = dict(enumerate(("O", "PER", "LOC")))
-    config = BertConfig(**BERT | {"vocab_size": VOCABULARY, "num_hidden_layers": 1}, id2label=names)
+    sizes: dict[str, Any] = BERT | {"vocab_size": VOCABULARY, "num_hidden_layers": 1}
+    config = BertConfig(**sizes, id2label={0: "O", 1: "PER", 2: "LOC"})
     labels = save_randomly(BertForTokenClassification(config).eval(), root / "labels")
     with_tokenizer(root / "labels")
     options = [

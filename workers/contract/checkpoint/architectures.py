@@ -91,9 +91,7 @@ _decoder = partial(
 _encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
-_BERT = _encoder("Bert", encoders.read_bert, encoders.BERT_NAMES)
 _GEMMA3 = _decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel")
-COLBERT = "HF_ColBERT"
 _WRAPPED_GEMMA3 = "Gemma3ForConditionalGeneration"
 
 FAMILIES: Mapping[str, Family] = {
@@ -109,9 +107,15 @@ FAMILIES: Mapping[str, Family] = {
     _WRAPPED_GEMMA3: replace(
         _GEMMA3["Gemma3ForCausalLM"], read_shape=decoders.read_gemma3_wrapper, base=_WRAPPED_GEMMA3
     ),
-    **_BERT,
+    **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
     # A BERT with a layer behind each token, as ColBERT's own code saves it.
-    COLBERT: replace(_BERT["BertModel"], task="embed_tokens", base=COLBERT),
+    **_encoder(
+        "HF_ColBERT",
+        encoders.read_bert,
+        encoders.BERT_NAMES,
+        tasks={"Model": "embed_tokens"},
+        base="HF_ColBERT",
+    ),
     **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("Camembert", encoders.read_roberta, encoders.ROBERTA_NAMES),

@@ -51,8 +51,8 @@ from workers.contract.model_config import (
 def read_model_config(
     path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
 ) -> ModelConfig:
-    """Read `config.json` and the files beside it in folder `path`. Modules for another task than the
-    `asked` one are ignored. Faults such as an unknown key go to `refuse`. Raises TaskError, and
+    """Read `config.json` and the files beside it in folder `path`. Modules for another task than
+    the `asked` one are ignored. Faults such as an unknown key go to `refuse`. Raises TaskError, and
     ModelConfigError for an unknown architecture, first of all, and for a file or key."""
     keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
