@@ -15,6 +15,7 @@ from engine_core.refusal import ErrorCode
 from engine_core.turn_format import TurnFormat
 from workers.contract.config import Task
 from workers.contract.messages import Logprobs, StepTimes
+from workers.contract.model_config import TokenOutput
 from workers.contract.token_sampling import TokenSampling
 
 Finish = Literal["stop", "length", "abort"]
@@ -173,16 +174,30 @@ class GenerateJob(_Job, array_like=True, frozen=True, kw_only=True, tag="generat
     n: int = 1
 
 
+Output = Literal["vector"] | TokenOutput
+
+
+class Marks(msgspec.Struct, array_like=True, frozen=True):
+    """Tokens beside those of each text: a `marker` behind the first one, then as many of `filler`
+    as make it `length` tokens, which are `attended` to or not."""
+
+    marker: int | None = None
+    filler: int = 0
+    length: int = 0
+    attended: bool = False
+
+
 class EncodeJob(_Job, array_like=True, frozen=True, kw_only=True, tag="encode"):
     """One row for each item, which is embedded or scored: alone, against `query`, or against its
-    own entry of `query`. With `token_states` each token's last hidden state is returned.
+    own entry of `query`. Its answer has `outputs`: the vector or logits, or numbers of each token.
 
     Ids cannot be scored. `instruction` replaces the default of a reranker whose template has one.
     """
 
     query: str | list[str] | None = None
     instruction: str | None = None
-    token_states: bool = False
+    outputs: tuple[Output, ...] = ("vector",)
+    marks: Marks | None = None
 
 
 class ReadJob(_Job, array_like=True, frozen=True, kw_only=True, tag="read"):
@@ -232,13 +247,13 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, tag="trace"):
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
     """The model of a ready engine. `vector_size` is 0 for a generator, and the size of the
-    vocabulary for sparse vectors; `hidden_size` is that of a token state."""
+    vocabulary for sparse vectors; `token_sizes` are the numbers of a token."""
 
     task: Task
     max_model_len: int
     vocab_size: int
     vector_size: int
-    hidden_size: int
+    token_sizes: dict[TokenOutput, int]
     kv_tokens: int
     weight_bytes: int
 
@@ -247,9 +262,9 @@ class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
     """The job is admitted.
 
     `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids (int32) of each
-    prompt of a generate job, `piece_tokens` the length of each piece of a read job. `dropped`
-    counts the tokens that were truncated from each item, if any were. `ignored` are the paths of
-    what a loose schema's grammar leaves out.
+    prompt of a generate job, or of each text with token vectors or weights, `piece_tokens` the
+    length of each piece of a read job. `dropped` counts the tokens that were truncated from each
+    item, if any were. `ignored` are the paths of what a loose schema's grammar leaves out.
     """
 
     id: int
@@ -297,9 +312,9 @@ class EncodedRows(msgspec.Struct, array_like=True, frozen=True):
     float32[V, D], row after row.
 
     A row has one vector, with a classifier one logit a label. Otherwise `counts` int32[N] is how
-    many each row has: its token states, the entries of its sparse vector, or the natural logarithms
-    of the probabilities of its tokens that are read. An entry is an index and a value that is not
-    zero, by ascending index.
+    many each row has: an output of its tokens, the numbers of several outputs one after another,
+    the entries of its sparse vector, or the natural logarithms of the probabilities of its tokens
+    that are read. An entry is an index and a value that is not zero, by ascending index.
     """
 
     job: int

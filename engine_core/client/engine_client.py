@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from engine_core.client.pending_jobs import (
+    ONLY_VECTOR,
     EncodeCall,
     Encoded,
     GenerateStream,
+    OfTokens,
     Read,
     ReadCall,
     ResultT,
@@ -164,21 +166,26 @@ class EngineClient:
         ids: list[bytes] | None = None,
         query: str | list[str] | None = None,
         instruction: str | None = None,
-        token_states: bool = False,
+        of_tokens: OfTokens = ONLY_VECTOR,
+        admit: Callable[[int], None] = lambda _: None,
         options: JobOptions = _NO_OPTIONS,
     ) -> Encoded:
-        """Embed or score the items, as `EncodeJob` says. Raises RefusalError. Cancelling aborts."""
+        """Embed or score the items, as `EncodeJob` says. Raises RefusalError. Cancelling aborts.
+
+        Numbers of tokens are gathered once `admit`, which gets their bytes, has not refused them.
+        """
         texts, ids = texts or [], ids or []
         info = await self.wait_ready()
         job = next(self._ids)
-        call = EncodeCall(len(texts) + len(ids), info, token_states=token_states)
+        call = EncodeCall(len(texts) + len(ids), info, of_tokens, admit)
         message = EncodeJob(
             job,
             texts=texts,
             ids=ids,
             query=query,
             instruction=instruction,
-            token_states=token_states,
+            outputs=of_tokens.outputs,
+            marks=of_tokens.marks,
             batch=self.batch,
             **msgspec.structs.asdict(options),
         )

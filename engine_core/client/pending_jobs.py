@@ -4,7 +4,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +17,8 @@ from engine_core.messages import (
     EndRow,
     EngineInfo,
     JobTiming,
+    Marks,
+    Output,
     RowOutput,
 )
 from engine_core.refusal import RefusalError
@@ -237,7 +239,8 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
 
     values         float32[V, D], item after item: a vector or logits, token states, or the entries
                    (index, value) of a sparse vector.
-    counts         each item's number of `values`, if they are states or entries.
+    counts         each item's number of `values`, if they are of its tokens or entries.
+    prompt_ids     each item's ids, int32, for token vectors and weights.
     prompt_tokens  each item's number of tokens.
     dropped        how many tokens were cut off each item. Empty where nothing was.
     timing         the times of the whole job.
@@ -245,20 +248,53 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
 
     values: FloatArray
     counts: list[int] = []
+    prompt_ids: list[bytes] = []
     prompt_tokens: list[int]
     dropped: list[int] = []
     timing: JobTiming | None = None
+
+    @property
+    def rows(self) -> list[FloatArray]:
+        """The values of each item, where they are counted."""
+        return np.split(self.values, np.cumsum(self.counts)[:-1])
+
+
+Reduce = Callable[[int, FloatArray, bytes], FloatArray]
+"""From a row's number, values and ids to one vector."""
+
+
+class OfTokens(NamedTuple):
+    """What a job returns of each text's tokens, beside the vector or in its place: `EncodeJob`'s
+    fields. With `reduce` each row's are reduced as they come, and not kept."""
+
+    outputs: tuple[Output, ...] = ("vector",)
+    marks: Marks | None = None
+    reduce: Reduce | None = None
+
+
+ONLY_VECTOR = OfTokens()
 
 
 class EncodeCall(RowsCall[Encoded]):
     """The rows of one encode job, gathered in the order of its items."""
 
-    def __init__(self, rows: int, info: EngineInfo, *, token_states: bool) -> None:
-        """`info` is what the engine says of its model."""
+    def __init__(
+        self,
+        rows: int,
+        info: EngineInfo,
+        of_tokens: OfTokens,
+        admit: Callable[[int], None],
+    ) -> None:
+        """`info` is what the engine says of its model. `admit` gets the bytes of what tokens
+        have, and may raise RefusalError."""
         super().__init__()
         self._missing = rows
-        self._token_states = token_states
-        width = info.hidden_size if token_states else info.vector_size
+        outputs = of_tokens.outputs
+        self._admit, self._reduce = admit, of_tokens.reduce
+        self._token_numbers = sum(info.token_sizes[name] for name in outputs if name != "vector")
+        width = self._token_numbers or info.vector_size
+        if len(outputs) > 1:
+            width = 1
         if info.task == "embed_sparse":
             width = 2  # of an entry, not of the vector, which has as many as the vocabulary
         self._vectors: FloatArray = np.empty((rows, width), np.float32)
@@ -267,12 +303,17 @@ class EncodeCall(RowsCall[Encoded]):
 
     def accept(self, message: Accepted) -> None:
         super().accept(message)
-        if not self._token_states:
+        if not self._token_numbers or self._reduce is not None:
             return
-        numbers = sum(message.prompt_tokens) * self._vectors.shape[1]
+        numbers = sum(message.prompt_tokens) * self._token_numbers
         if numbers > MAX_STATE_NUMBERS:
             text = f"{numbers} numbers; an answer takes {MAX_STATE_NUMBERS}: ask for fewer at once"
             self.fail(RefusalError("too_large", text))
+            return
+        try:
+            self._admit(numbers * self._vectors.itemsize)
+        except RefusalError as error:
+            self.fail(error)
 
     def push(self, part: EncodedRows) -> bool:
         if self.done.done():
@@ -281,9 +322,14 @@ class EncodeCall(RowsCall[Encoded]):
         values = np.frombuffer(part.values, np.float32).reshape(-1, self._vectors.shape[1])
         if part.counts:
             ends = np.cumsum(np.frombuffer(part.counts, np.int32))
-            self._counted.update(zip(rows.tolist(), np.split(values, ends[:-1]), strict=True))
+            pieces: list[FloatArray] = np.split(values, ends[:-1])
+            own: dict[int, FloatArray] = dict(zip(map(int, rows), pieces, strict=True))
+            if (reduce := self._reduce) is not None:
+                ids = self.answer.prompt_ids
+                own = {row: reduce(row, each, ids[row])[None] for row, each in own.items()}
+            self._counted.update(own)
             self._entries += len(values)
-            if not self._token_states and self._entries > MAX_SPARSE_ENTRIES:
+            if not self._token_numbers and self._entries > MAX_SPARSE_ENTRIES:
                 self._counted.clear()
                 text = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer"
                 self.fail(RefusalError("too_large", text))
@@ -299,6 +345,7 @@ class EncodeCall(RowsCall[Encoded]):
         return Encoded(
             values=np.concatenate(counted) if counted else self._vectors,
             counts=list(map(len, counted)),
+            prompt_ids=self.answer.prompt_ids,
             prompt_tokens=self.answer.prompt_tokens,
             dropped=self.answer.dropped,
             timing=self.timing,

@@ -1,7 +1,7 @@
 """The rows of one step, chosen by a scheduler."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -12,6 +12,7 @@ from engine_core.loop.jobs import Job
 from engine_core.loop.reports import StepWork
 from engine_core.schedulers.request import Request
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
+from workers.contract.model_config import TokenOutput
 
 _FROM_SLOT = array("i", [-1])
 _NO_TARGET = -1
@@ -141,13 +142,13 @@ class EncodeBatch:
 
     lens          int32[R]
     parts         the rows' jobs, each with the numbers of its rows, in batch order
-    token_states  uint8[R], 1 for rows whose token states are requested; empty if none are
+    requested     uint8[R] for each output of tokens that is requested, 1 for the rows that do
     """
 
     message: EncodeStep
     lens: npt.NDArray[np.int32]
     parts: list[tuple[Job, range]]
-    token_states: npt.NDArray[np.uint8]
+    requested: Mapping[TokenOutput, npt.NDArray[np.uint8]]
 
     @property
     def step(self) -> int:

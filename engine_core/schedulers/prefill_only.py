@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,12 @@ from engine_core.messages import KeyShare, Usage
 from engine_core.schedulers.batches import EncodeBatch, encode_work
 from engine_core.schedulers.cost_model import CostModel, starting_coefficients
 from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
-from engine_core.schedulers.results import EncodeOutput, answer_jobs, requests_token_states
+from engine_core.schedulers.results import EncodeOutput, answer_jobs, outputs_of
 from engine_core.schedulers.short_steps import STEP_SECONDS, UNLIMITED, OnlineTraffic
 from engine_core.schedulers.waiting import PriorityQueue, WaitingQueue
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
+from workers.contract.model_config import TokenOutput
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +36,7 @@ class EncoderRows:
     tokens       int32[T]
     token_types  uint8[T] or empty
     lens         int32[N]
+    unattended   int32[N], how many of a row's last tokens none attends to; None for none
     offsets      N + 1 integers, a list because steps read few at a time
     costs        the same of the rows' costs, in tokens of a short row
     cursor       the first row that is not submitted yet
@@ -43,6 +45,7 @@ class EncoderRows:
     tokens: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.uint8]
     lens: npt.NDArray[np.int32]
+    unattended: npt.NDArray[np.int32] | None = None
     offsets: list[int] = field(init=False)
     costs: list[int] = field(init=False)
     cursor: int = 0
@@ -201,16 +204,35 @@ class RowPacker:
             tokens.append(rows.tokens[first:last])
             types.append(rows.token_types[first:last])
         query_lens = np.concatenate(lens)
-        token_states = self._of_rows(list(map(requests_token_states, jobs)), np.uint8)
+        outputs = [outputs_of(job) for job in jobs]
+        requested: dict[TokenOutput, npt.NDArray[np.uint8]] = {
+            name: self._of_rows([name in own for own in outputs], np.uint8)
+            for name in get_args(TokenOutput)
+            if any(name in own for own in outputs)
+        }
         message = EncodeStep(
             step=step,
             tokens=np.concatenate(tokens).tobytes(),
             query_lens=query_lens.tobytes(),
             token_types=_token_types(types, tokens),
-            token_states=token_states.tobytes(),
+            requested={name: rows.tobytes() for name, rows in requested.items()},
             unpooled_lens=self._of_rows(unpooled, np.int32).tobytes(),
+            unattended_lens=self._unattended(),
         )
-        return EncodeBatch(message, query_lens, self._parts, token_states)
+        return EncodeBatch(message, query_lens, self._parts, requested)
+
+    def _unattended(self) -> bytes:
+        """How many of each row's last tokens none attends to. Empty if all are 0."""
+        if all(self._rows[job].unattended is None for job, _ in self._parts):
+            return b""
+        own = [(self._rows[job], rows) for job, rows in self._parts]
+        every = [
+            np.zeros(len(rows), np.int32)
+            if of_job.unattended is None
+            else of_job.unattended[rows.start : rows.stop]
+            for of_job, rows in own
+        ]
+        return np.concatenate(every).tobytes()
 
     def _of_rows(self, of_jobs: list[int], dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Repeat the number of each job for its rows. Empty if all are 0."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
-from engine_core.messages import EncodedRows, EncodeJob, Finish, RowOutput
+from engine_core.messages import EncodedRows, EncodeJob, Finish, Output, RowOutput
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
 from engine_core.schedulers.kv_cache import KVCacheManager
@@ -192,17 +192,19 @@ _IntArray = npt.NDArray[np.int32]
 
 def answer_jobs(batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> Iterator[Job]:
     """Send each job its results. Yields the jobs that fail, as theirs are not all finite."""
-    vectors = _vectors_by_row(output, len(batch.lens))
-    states = None
-    if isinstance(output, EmbedOutput) and len(batch.token_states):
-        counts = batch.lens * batch.token_states
-        states = _Vectors(output.states, len(batch.lens), counts)
+    by_output: dict[Output, _Vectors] = {"vector": _vectors_by_row(output, len(batch.lens))}
+    if isinstance(output, EmbedOutput):
+        for name, requested in batch.requested.items():
+            counts = batch.lens * requested
+            by_output[name] = _Vectors(output.tokens[name], len(batch.lens), counts)
     first = 0
     for job, rows in batch.parts:
         last = first + len(rows)
         if not job.ended:
-            own = states if states is not None and requests_token_states(job) else vectors
-            if (part := own.of_rows(job, rows, first, last)) is not None:
+            own = [by_output[name] for name in outputs_of(job)]
+            vectors = own[0] if len(own) == 1 else _side_by_side(own, range(first, last))
+            places = (first, last) if len(own) == 1 else (0, len(rows))
+            if (part := vectors.of_rows(job, rows, *places)) is not None:
                 outbox.encoded(job, part, len(rows))
             else:
                 outbox.fail_not_finite(job)
@@ -236,9 +238,16 @@ class _Vectors:
         return self.all[self._ends[row] : self._ends[row + 1]]
 
 
-def requests_token_states(job: Job) -> bool:
-    """True if the job's rows end with token states, not with pooled vectors."""
-    return isinstance(job.message, EncodeJob) and job.message.token_states
+def _side_by_side(outputs: list[_Vectors], rows: range) -> _Vectors:
+    """All numbers of each row, one output after another."""
+    numbers = [b"".join(each.of_row(row).tobytes() for each in outputs) for row in rows]
+    counts = np.array([len(own) // _ITEM for own in numbers], np.int32)
+    return _Vectors(b"".join(numbers), len(rows), counts)
+
+
+def outputs_of(job: Job) -> tuple[Output, ...]:
+    """What a job's rows end with."""
+    return job.message.outputs if isinstance(job.message, EncodeJob) else ("vector",)
 
 
 def _vectors_by_row(output: EncodeOutput, num_rows: int) -> _Vectors:

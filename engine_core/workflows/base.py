@@ -4,7 +4,7 @@ import importlib
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.messages import StepInput, StepMask
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig, TokenOutput
 
 Operation = Literal[
     "generate text",
@@ -143,7 +143,7 @@ class Workflow:
                 "encode texts": True,
                 "score pairs": message.query is not None,
                 "follow an instruction": message.instruction is not None,
-                "return token states": message.token_states,
+                "return token states": message.outputs != ("vector",),
             }
         for operation, is_required in required.items():
             if is_required and operation not in self.operations:
@@ -157,7 +157,7 @@ class Workflow:
             max_model_len=config.max_model_len,
             vocab_size=config.model.vocab_size,
             vector_size=self.vector_size(config.model),
-            hidden_size=config.model.hidden_size,
+            token_sizes={name: config.model.token_size(name) for name in get_args(TokenOutput)},
             kv_tokens=capacity.num_blocks * config.block_size,
             weight_bytes=capacity.weight_bytes,
         )

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from engine_core.messages import Accepted, EncodeJob, JobMessage
+from engine_core.messages import Accepted, EncodeJob, JobMessage, Marks
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
+from engine_core.schedulers.results import outputs_of
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.base import (
     Operation,
@@ -23,6 +24,8 @@ from engine_core.workflows.base import (
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
 from workers.contract.model_config import ModelConfig
+
+_ITEM = 4  # bytes of an int32
 
 
 class EncodeProcessor:
@@ -64,8 +67,17 @@ class EncodeProcessor:
             param = self._param(bisect_right(rows.offsets, int(wrong[0])) - 1, len(lens))
             raise outside_vocabulary(param, "holds", int(tokens[wrong[0]]), self._vocab_size)
         dropped = [text.dropped for text in tokenized]
-        dropped = dropped if any(dropped) else []
-        return Accepted(inputs.job.message.id, lens.tolist(), dropped=dropped), rows
+        message, answer = inputs.job.message, [text.ids for text in tokenized]
+        if isinstance(message, EncodeJob) and message.marks is not None:
+            rows, answer = _marked(message.marks, answer)
+        with_ids = not {"token_vectors", "token_weights"}.isdisjoint(outputs_of(inputs.job))
+        accepted = Accepted(
+            message.id,
+            rows.lens.tolist(),
+            prompt_ids=answer if with_ids else [],
+            dropped=dropped if any(dropped) else [],
+        )
+        return accepted, rows
 
     def _check_lengths(
         self, texts: list[Tokenized], lens: np.typing.NDArray[np.int32], unpooled: int
@@ -85,6 +97,19 @@ class EncodeProcessor:
 
     def _param(self, index: int, count: int) -> str:
         return f"{self._item}[{index}]" if count > 1 else self._item
+
+
+def _marked(marks: Marks, texts: list[bytes]) -> tuple[EncoderRows, list[bytes]]:
+    """The rows, and the ids of each, of texts with their `marks`."""
+    marker = b"" if marks.marker is None else np.int32(marks.marker).tobytes()
+    marked = [ids[:_ITEM] + marker + ids[_ITEM:] for ids in texts]
+    added = [max(marks.length - len(ids) // _ITEM, 0) for ids in marked]
+    filler = np.int32(marks.filler).tobytes()
+    filled = [ids + count * filler for ids, count in zip(marked, added, strict=True)]
+    lens = np.array([len(ids) // _ITEM for ids in filled], np.int32)
+    unattended = None if marks.attended or not any(added) else np.array(added, np.int32)
+    tokens = np.frombuffer(b"".join(filled), np.int32)
+    return EncoderRows(tokens, np.empty(0, np.uint8), lens, unattended), filled
 
 
 def encode_workflow(
@@ -109,5 +134,9 @@ WORKFLOWS: Mapping[Task, Workflow] = {
     "embed": encode_workflow("embed", lambda model: model.vector_size, "return token states"),
     # Vectors over the vocabulary, sent as their non-zero entries.
     "embed_sparse": encode_workflow("embed_sparse", lambda model: model.vocab_size),
+    **{
+        task: encode_workflow(task, lambda _: 0, "return token states")
+        for task in ("embed_tokens", "classify_tokens")
+    },
     "classify": encode_workflow("classify", lambda model: model.num_labels, "score pairs"),
 }

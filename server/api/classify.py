@@ -5,7 +5,7 @@ import numpy as np
 from fastapi import Request
 from msgspec.structs import replace
 
-from engine_core.client.pending_jobs import Encoded, FloatArray
+from engine_core.client.pending_jobs import Encoded, FloatArray, OfTokens
 from engine_core.messages import JobOptions
 from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
@@ -15,6 +15,7 @@ from server.schemas.input_or_chat import InputOrChatRequest
 from server.service.endpoint import Endpoint
 from server.service.inputs import Items, items_cut_to
 from server.service.service import Model, service_of
+from workers.contract.config import Task
 from workers.contract.model_config import ModelConfig
 
 
@@ -29,13 +30,14 @@ class ClassifyRequest(InputOrChatRequest, kw_only=True, frozen=True):
 
 
 class Classification(msgspec.Struct, frozen=True, kw_only=True):
-    """One input: its likeliest label, and the probability of every label in the model's order."""
+    """One input: its likeliest label, and the probability of every label in the model's order. A
+    model that labels tokens has a label and probabilities for each, special tokens included."""
 
     index: int
     """Number of the pair or input."""
-    label: str
+    label: str | list[str]
     """The likeliest label."""
-    probs: list[float]
+    probs: list[float | list[float]]
     """Each label's probability, in the model's order; logits where the activation is left out."""
     num_classes: int
     """How many labels the model has."""
@@ -45,7 +47,10 @@ class ClassificationList(EncodeAnswer[Classification], frozen=True, kw_only=True
     """The answer of `/v1/classify`, in input order."""
 
 
-@answers(Endpoint("POST", "/v1/classify", "Jina, vLLM", tasks=("classify",), order=60))
+_TASKS: tuple[Task, ...] = ("classify", "classify_tokens")
+
+
+@answers(Endpoint("POST", "/v1/classify", "Jina, vLLM", tasks=_TASKS, order=60))
 async def create_classifications(
     request: Request, body: ClassifyRequest, model: Model
 ) -> ClassificationList:
@@ -59,19 +64,20 @@ async def create_classifications(
     )
     raw = body.use_activation is False
     options = job_options(body, tokenization)
-    classified = await classify(request, model, items, options, raw=raw)
-    labels = model.served.execution.model.labels
+    scored = classify_tokens if model.served.execution.task == "classify_tokens" else classify
+    classified, rows = await scored(request, model, items, options, raw=raw)
+    labels = np.array(model.served.execution.model.labels)
     return ClassificationList(
         id=service.new_id("classify"),
         model=model.name,
         data=[
             Classification(
                 index=index,
-                label=labels[int(row.argmax())],
+                label=labels[row.argmax(axis=-1)].tolist(),
                 probs=row.tolist(),
-                num_classes=len(row),
+                num_classes=row.shape[-1],
             )
-            for index, row in enumerate(classified.values)
+            for index, row in enumerate(rows)
         ],
         usage=count_usage(classified),
     )
@@ -82,11 +88,21 @@ classify_alias = create_classifications.at("/classify", order=61)
 
 async def classify(
     request: Request, model: Model, items: Items, options: JobOptions, *, raw: bool
-) -> Encoded:
+) -> tuple[Encoded, FloatArray]:
     """Score the items for each label, float32[N, L]: logits if `raw`. Raises RefusalError."""
     encoded = await encode(request, model, items, options)
-    config, values = model.served.execution.model, encoded.values
-    return encoded if raw else replace(encoded, values=label_scores(values, config))
+    values = encoded.values
+    return encoded, values if raw else label_scores(values, model.served.execution.model)
+
+
+async def classify_tokens(
+    request: Request, model: Model, items: Items, options: JobOptions, *, raw: bool
+) -> tuple[Encoded, list[FloatArray]]:
+    """Score each token of the items for each label, float32[tokens, L]: logits if `raw`. Raises
+    RefusalError."""
+    encoded = await encode(request, model, items, options, of_tokens=OfTokens(("token_vectors",)))
+    config = model.served.execution.model
+    return encoded, [own if raw else probabilities(own, config) for own in encoded.rows]
 
 
 def label_scores(logits: FloatArray, config: ModelConfig) -> FloatArray:

@@ -11,12 +11,13 @@ import numpy.typing as npt
 from fastapi import Request
 from msgspec import UNSET, Raw
 
-from engine_core.client.pending_jobs import Encoded, FloatArray
-from engine_core.messages import JobOptions, Tokenization
+from engine_core.client.pending_jobs import Encoded, FloatArray, OfTokens
+from engine_core.messages import JobOptions, Output, Tokenization
 from engine_core.refusal import RefusalError
 from server.api.declaration import answers
 from server.api.encode import count_usage, encode, job_options
 from server.api.input_or_chat import input_items, rendered
+from server.api.token_outputs import lexical_weights, of_each_text
 from server.errors import quoted
 from server.schemas.common import invalid, name_and_value, value_under_any_name
 from server.schemas.embeddings import (
@@ -30,7 +31,7 @@ from server.service.endpoint import Endpoint
 from server.service.inputs import Items, truncation_limit
 from server.service.service import Model, service_of
 from server.settings.settings import Limits
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import ModelConfig, TokenOutput
 
 AnyArray = npt.NDArray[Any]
 _MIN_LENGTH = np.float32(1e-12)
@@ -57,18 +58,61 @@ async def create_embeddings(
     """Embed one or more texts, or lists of token ids, or the prompt of a chat."""
     asked, field = await rendered(request, body, model)
     plan = embedding_plan(asked, model, service_of(request).limits, field)
-    encoded = await planned_vectors(request, model, plan)
     form = in_base64 if body.encoding_format == "base64" else in_lists
+    encoded, of_tokens = await _all_vectors(request, model, plan, _outputs(body, model), form)
     rows = await rows_in_json(quantize(encoded.values, plan.dtype), form)
     data = [
         Embedding(
             index=index,
             embedding=row,
             truncated=True if encoded.dropped and encoded.dropped[index] > 0 else UNSET,
+            **of_tokens[index],
         )
         for index, row in enumerate(rows)
     ]
     return EmbeddingList(data=data, model=model.name, usage=count_usage(encoded))
+
+
+def _outputs(body: EmbeddingRequest, model: Model) -> tuple[Output, ...]:
+    """The vector, and what else is asked for. Raises RefusalError for what the model has not."""
+    asked: dict[TokenOutput, tuple[str, bool | None]] = {
+        "token_weights": ("return_sparse", body.return_sparse),
+        "token_vectors": ("return_colbert_vecs", body.return_colbert_vecs),
+    }
+    able = model.served.execution.model.token_modules
+    for name, (field, wanted) in asked.items():
+        if wanted and name not in able:
+            raise invalid(field, f"model {model.name} has one dense vector of a text, and no other")
+    return ("vector", *(name for name, (_, wanted) in asked.items() if wanted))
+
+
+async def _all_vectors(
+    request: Request,
+    model: Model,
+    plan: EmbeddingPlan,
+    outputs: tuple[Output, ...],
+    form: Callable[[AnyArray], object],
+) -> tuple[Encoded, list[dict[str, Any]]]:
+    """The vectors of a plan, and the fields of each text's others, all of one pass."""
+    if len(outputs) == 1:
+        encoded = await planned_vectors(request, model, plan)
+        return encoded, [{}] * len(encoded.values)
+    encoded = await encode(request, model, plan.items, plan.options, of_tokens=OfTokens(outputs))
+    dense: list[FloatArray] = []
+    fields: list[dict[str, Any]] = []
+    texts = of_each_text(encoded, outputs, model.served.execution.model)
+    for own, ids in zip(texts, encoded.prompt_ids, strict=True):
+        named = dict(zip(outputs, own, strict=True))
+        dense.append(named["vector"])
+        others: dict[str, Any] = {}
+        if (weights := named.get("token_weights")) is not None:
+            others["lexical_weights"] = lexical_weights(weights, ids, model.special_ids)
+        if (states := named.get("token_vectors")) is not None:
+            vectors = shorten(states[1:], states.shape[1], normalize=True)
+            (others["colbert_vecs"],) = await rows_in_json([vectors], form)
+        fields.append(others)
+    vectors = shorten(np.stack(dense), plan.dimensions, normalize=plan.normalize)
+    return msgspec.structs.replace(encoded, values=vectors), fields
 
 
 def embedding_plan(

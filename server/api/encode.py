@@ -2,11 +2,12 @@
 
 import asyncio
 import re
+from contextlib import nullcontext
 from typing import Literal
 
 from starlette.requests import Request
 
-from engine_core.client.pending_jobs import Encoded
+from engine_core.client.pending_jobs import ONLY_VECTOR, Encoded, OfTokens
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.common import EncodeRequest, Usage, renamed
@@ -40,19 +41,25 @@ async def encode(
     *,
     query: str | list[str] | None = None,
     instruction: str | None = None,
-    token_states: bool = False,
+    of_tokens: OfTokens = ONLY_VECTOR,
 ) -> Encoded:
-    """Embed the items, score them with `query`, one for all or one for each, or return token
-    states. `options` get the client's key and salt. Raises RefusalError if the engine refuses the
-    job, it fails, or the request's time is over."""
+    """Embed the items, score them with `query`, one for all or one for each, or return what is
+    wanted `of_tokens`, which the ledger holds until it is there.
+
+    `options` get the client's key and salt. Raises RefusalError if the engine refuses the job, it
+    fails, or the request's time is over.
+    """
     service, record = service_of(request), record_of(request)
-    with service.in_flight:
+    key, wanted = record.client.share.number, of_tokens is not ONLY_VECTOR
+    holding = service.ledger.account(key, "numbers of tokens") if wanted else nullcontext()
+    with service.in_flight, holding as account:
         encoding = model.client.encode(
             texts=items.texts,
             ids=items.ids,
             query=query,
             instruction=instruction,
-            token_states=token_states,
+            of_tokens=of_tokens,
+            admit=account.hold if account else lambda _: None,
             options=client_options(request, options),
         )
         try:

@@ -7,12 +7,13 @@ import numpy as np
 from fastapi import Request
 from msgspec import Meta
 
-from engine_core.client.pending_jobs import Encoded, FloatArray
+from engine_core.client.pending_jobs import Encoded, FloatArray, OfTokens
 from engine_core.messages import JobOptions, Tokenization
 from server.api.classify import label_scores, probabilities
 from server.api.declaration import answers
-from server.api.embeddings import similarity
+from server.api.embeddings import shorten, similarity
 from server.api.encode import count_usage, encode, job_options, texts_cut_to
+from server.api.token_outputs import token_vectors
 from server.schemas.common import (
     EncodeAnswer,
     EncodeRequest,
@@ -35,6 +36,7 @@ from server.schemas.rerank import (
 )
 from server.service.endpoint import Endpoint
 from server.service.inputs import Items, check_count, items_cut_to, text_items
+from server.service.late_interaction import LateInteraction, max_sim
 from server.service.service import Model, service_of
 from workers.contract.config import Task
 
@@ -104,7 +106,7 @@ class Relevance(msgspec.Struct, frozen=True):
     dropped: list[int]
 
 
-_TASKS: tuple[Task, ...] = ("embed", "classify", "rerank")
+_TASKS: tuple[Task, ...] = ("embed", "embed_tokens", "classify", "rerank")
 
 
 @answers(
@@ -240,9 +242,33 @@ async def relevance(request: Request, model: Model, pairs: Pairs) -> Relevance:
         scores = label_scores(found.values, config)[:, 0]
         likely = probabilities(found.values, config)[:, 0]
         return Relevance(scores, found.values[:, 0], likely, count_usage(found), found.dropped)
+    if model.late_interaction is not None:
+        return await _late_relevance(request, model, model.late_interaction, pairs)
     both, count = await _embedded(request, model, pairs), len(queries)
     scores = similarity(both.values[:count], both.values[count:], config)
     return Relevance(scores, scores, scores, count_usage(both), both.dropped[count:])
+
+
+async def _late_relevance(
+    request: Request, model: Model, late: LateInteraction, pairs: Pairs
+) -> Relevance:
+    """MaxSim of the vectors of each pair's tokens. Those of texts are not kept: each is scored as
+    its row comes."""
+    options = pairs.query_options
+    asked, encoded = await token_vectors(request, model, pairs.queries, options, query=True)
+    queries = [shorten(own, own.shape[1], normalize=True) for own in asked]
+
+    def score(row: int, vectors: FloatArray, ids: bytes) -> FloatArray:
+        kept = late.kept(shorten(vectors, vectors.shape[1], normalize=True), ids, query=False)
+        return np.array([max_sim(queries[row if len(queries) > 1 else 0], kept)], np.float32)
+
+    found = await encode(
+        *(request, model, pairs.texts, pairs.text_options),
+        of_tokens=OfTokens(("token_vectors",), late.marks(query=False), score),
+    )
+    scores = found.values[:, 0]
+    both = Encoded(values=found.values, prompt_tokens=encoded.prompt_tokens + found.prompt_tokens)
+    return Relevance(scores, scores, scores, count_usage(both), found.dropped)
 
 
 async def _embedded(request: Request, model: Model, pairs: Pairs) -> Encoded:

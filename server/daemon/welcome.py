@@ -15,7 +15,7 @@ _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
     ),
     "/v1/embeddings": (("embed",), {"input": "The cat sat on the mat."}),
     "/v1/rerank": (
-        ("embed", "classify", "rerank"),
+        ("embed", "embed_tokens", "classify", "rerank"),
         {
             "query": "What do pandas eat?",
             "documents": ["The giant panda lives on bamboo.", "Paris is the capital of France."],

@@ -58,11 +58,22 @@ class EmbeddingRequest(InputOrChatRequest, kw_only=True, frozen=True):
     """Voyage's name of `dimensions`; refused if the two differ."""
     output_dtype: Literal["float", "int8", "binary", "ubinary"] | None = None
     """Voyage's name of `embed_dtype`, `"float"` for `"float32"`; refused if the two differ."""
+    return_sparse: bool | None = None
+    """True: `lexical_weights` beside each vector, of the same pass, from a model that has them,
+    such as BGE-M3 (FlagEmbedding's name; others: 400). Default: false."""
+    return_colbert_vecs: bool | None = None
+    """True: likewise `colbert_vecs`, a vector for each token (FlagEmbedding's name). Default:
+    false."""
 
 
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
 Vector = Annotated[msgspec.Raw, Meta(extra_json_schema={"anyOf": [_NUMBERS, {"type": "string"}]})]
 """Numbers, or their bytes in base64."""
+TokenVectors = Annotated[
+    msgspec.Raw,
+    Meta(extra_json_schema={"anyOf": [{"type": "array", "items": _NUMBERS}, {"type": "string"}]}),
+]
+"""Vectors, or the bytes of all in base64."""
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +87,11 @@ class Embedding(msgspec.Struct, frozen=True, kw_only=True):
     """The vector: numbers, or their bytes in base64 if `encoding_format` says so."""
     truncated: Literal[True] | UnsetType = UNSET
     """True if the input lost tokens; else absent."""
+    lexical_weights: dict[str, float] | UnsetType = UNSET
+    """With `return_sparse`: the weight of each token of the text, by its id."""
+    colbert_vecs: TokenVectors | UnsetType = UNSET
+    """With `return_colbert_vecs`: a vector of length 1 for each token but the first, float32, as
+    lists or all in base64."""
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from server.schemas.common import invalid
 from server.service.decoding_turns import DecodingTurns
 from server.service.endpoint import Endpoint
 from server.service.label_tokens import LabelTokens
+from server.service.late_interaction import LateInteraction
 from server.service.ledger import Ledger
 from server.service.token_text import TokenText
 from server.settings.api_keys import ClientKeys
@@ -60,9 +61,13 @@ class Model:
         self.text_only = served.execution.model.wrapped
         self.tokenizer = tokenizer
         self.text_bound = TextBound(tokenizer, self.max_model_len)
+        added = tokenizer.raw.get_added_tokens_decoder().items()
+        self.special_ids = frozenset(number for number, token in added if token.special)
         self.token_bytes = tokenizer.token_bytes
         self.token_text = TokenText(self.token_bytes)
         self.labels = LabelTokens(tokenizer)
+        late, size = served.execution.model.late_interaction, self.vocab_size
+        self.late_interaction = late and LateInteraction(late, tokenizer, size)
         self.client = client
         self.chat = TemplateClient(served.name, Path(served.path))
 

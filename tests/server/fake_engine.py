@@ -144,7 +144,9 @@ class FakeEngine:
         self._task = task
         size = {"generate": 0, "classify": labels}.get(task, VECTOR_SIZE)
         vocabulary = tokenizer.raw.get_vocab_size()
-        self._info = EngineInfo(task, 2048, vocabulary, size, VECTOR_SIZE, 1 << 20, 1 << 20)
+        self._info = EngineInfo(
+            task, 2048, vocabulary, size, {"states": VECTOR_SIZE}, 1 << 20, 1 << 20
+        )
         self._jobs: dict[tuple[bytes, int], _Job] = {}
         self._waiting: list[tuple[bytes, EncodeJob | ReadJob]] = []
         self._greeted: set[bytes] = set()
@@ -349,7 +351,7 @@ class FakeEngine:
         rows = np.arange(len(items), dtype=np.int32).tobytes()
         if self._task == "classify":
             return EncodedRows(message.id, rows, self._logits(message).tobytes())
-        if self._task != "embed_sparse" and not message.token_states:
+        if self._task != "embed_sparse" and message.outputs == ("vector",):
             unit = np.stack([vector_of(item, VECTOR_SIZE) for item in items])
             return EncodedRows(message.id, rows, (LENGTH * unit).tobytes())
         if self._task == "embed_sparse":

@@ -177,6 +177,7 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
         yield "no disentangled attention", able.disentangled
     else:
         yield "no position bias", able.position_bias or bias is None
+    yield "no tokens hidden from all", able.unattended or not needs.unattended
     yield f"not for device {device!r}", device in able.devices
     yield f"not for {needs.dtype}", needs.dtype in able.dtypes
     cached = "an FP8 KV cache" if needs.fp8_cache else "a KV cache of the model's dtype"

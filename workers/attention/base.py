@@ -30,6 +30,7 @@ class Capabilities:
     chunks_graph_safe  likewise for steps with chunks, for given numbers of tokens, decode rows and
                        chunks, and maximum lengths. Nothing is written for a decode row without
                        context.
+    unattended         of a text, its last tokens may be hidden from all (`PackedStep`)
     prefix_groups      prefixes that rows share are attended once, where that pays
     fp8_cache          whether caches that are read are in FP8: never, always, or either way
     requires           a distribution, and how to install it
@@ -45,6 +46,7 @@ class Capabilities:
     softcap: bool = False
     position_bias: bool = False
     disentangled: bool = False
+    unattended: bool = False
     head_dims: Sequence[int] | None = None
     page_multiple: int = 1
     chunks_graph_safe: bool = False
@@ -66,6 +68,7 @@ class AttentionNeeds:
     head_dim: int
     block_size: int
     fp8_cache: bool = False
+    unattended: bool = False
 
     @property
     def paged(self) -> bool:

@@ -19,7 +19,9 @@ CacheDtype = Dtype | Literal["fp8_e4m3"]
 KVCacheDtype = Literal["auto", "fp8", "fp8_e4m3", "float32", "bfloat16", "float16"]
 """The values of the setting `kv_cache_dtype`."""
 LoadFormat = Literal["auto", "dummy"]
-Task = Literal["generate", "embed", "embed_sparse", "classify", "rerank"]
+Task = Literal[
+    "generate", "embed", "embed_sparse", "embed_tokens", "classify", "classify_tokens", "rerank"
+]
 AskedTask = Literal["generate", "embed", "rerank"]
 """Tasks that a person may ask a checkpoint to do."""
 TransportName = Literal["auto", "gloo", "peer-memory", "nccl"]
@@ -150,7 +152,9 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         whatever length."""
         if self.model.has_kv_cache:
             return self.max_step_tokens
-        return max(self.max_step_tokens, self.max_model_len)
+        late = self.model.late_interaction
+        longest = 0 if late is None else max(self.max_model_len + 1, late.query_length)
+        return max(self.max_step_tokens, self.max_model_len, longest)
 
     def activation_bytes(self, stage: int) -> int:
         """The most bytes in which a stage receives activations, in slots of [largest_step_tokens,

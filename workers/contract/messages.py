@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from workers.contract.model_config import TokenOutput
 from workers.contract.share import Share, StageCosts
 from workers.contract.token_sampling import BarredTokens, TokenBias, TokenSampling
 
@@ -87,16 +88,18 @@ class EncodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag
     tokens          int32[T]    input ids, rows one after another
     query_lens      int32[R]    tokens of each row
     token_types     uint8[T]    segment of each token
-    token_states    uint8[R]    1 where the states of the row's tokens are requested, too
+    requested       uint8[R] for each output of tokens that any row requests, 1 for those rows
     unpooled_lens   int32[R]    the row's first tokens that are not pooled, fewer than all
+    unattended_lens int32[R]    the row's last tokens, to which none attends, fewer than all
     """
 
     step: int
     tokens: bytes
     query_lens: bytes
     token_types: bytes = b""
-    token_states: bytes = b""
+    requested: dict[TokenOutput, bytes] = {}
     unpooled_lens: bytes = b""
+    unattended_lens: bytes = b""
 
 
 StepInput = DecodeStep | EncodeStep
@@ -194,11 +197,11 @@ class GenerateOutput(FinishedStep, frozen=True, kw_only=True, tag="generate"):
 
 
 class EmbedOutput(FinishedStep, frozen=True, kw_only=True, tag="embed"):
-    """Dense vectors float32[R, D], and the states float32[S, hidden_size] of all tokens of the rows
-    whose token states are requested. A failed row holds NaN."""
+    """Dense vectors float32[R, D] of a model that pools, and what is requested of `tokens`, each
+    float32[S, token_size] of all tokens of the rows that request it. A failed row holds NaN."""
 
-    vectors: bytes
-    states: bytes = b""
+    vectors: bytes = b""
+    tokens: dict[TokenOutput, bytes] = {}
 
 
 class EmbedSparseOutput(FinishedStep, frozen=True, kw_only=True, tag="embed_sparse"):

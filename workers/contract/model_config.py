@@ -11,6 +11,9 @@ from workers.contract.reranking import RerankConfig
 
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 DenseActivation = Literal["Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid"]
+TokenOutput = Literal["states", "token_vectors", "token_weights"]
+"""Numbers of each token: its last hidden state; the vector of a late interaction, not normalised,
+or a logit for each label; its lexical weight."""
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +25,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DenseConfig(msgspec.Struct, frozen=True, kw_only=True, tag="dense"):
-    """activation(x W^T + b). `path` is the folder of its weights in the checkpoint."""
+    """activation(x W^T + b). `path` is the folder of its weights in the checkpoint, the model's own
+    if it is empty, or a pickle (`.pt`) of this layer alone."""
 
     path: str
     in_features: int
@@ -53,6 +57,30 @@ def vector_size(hidden_size: int, pooling: PoolingConfig, modules: Sequence[Vect
         if isinstance(module, DenseConfig):
             size = module.out_features
     return size
+
+
+class LateInteractionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How texts become token vectors for MaxSim (Khattab & Zaharia 2020, arXiv:2004.12832, 3.2).
+
+    A marker, a token of the vocabulary, comes behind a text's first token. With it documents have
+    at most `document_length` tokens; queries are cut to `query_length`, and with `expands` filled
+    up to it by the token `filler`, to which none attends unless `attends_expansion`. Vectors of a
+    document's `skipped` tokens are left out.
+    """
+
+    query_marker: str = ""
+    document_marker: str = ""
+    query_length: int = 32
+    document_length: int = 180
+    filler: str = "[MASK]"
+    expands: bool = True
+    attends_expansion: bool = False
+    skipped: tuple[str, ...] = ()
+
+    def longest_text(self, longest: int) -> int:
+        """The most tokens of a text beside its marker, in a model that takes `longest`."""
+        most = min(self.document_length, longest)
+        return most - bool(self.document_marker)
 
 
 class LinearScaling(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
@@ -385,7 +413,7 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
         return own or self.hidden_size
 
 
-Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan", "MaxSim"]
 
 
 class ModelConfigError(ValueError):
@@ -440,7 +468,8 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     Scores of a classifier: the sigmoid of each logit if `sigmoid_scores`; otherwise the softmax for
     several labels, the raw logit for one. With `lowercase`, texts are put into lower case before
     they are tokenized. `tokenizer_file` is where the tokenizer is, if not in `path`. `modules`
-    follow an embedder's `pooling`, in order. If the last one normalises, the server does that: a
+    follow an embedder's `pooling`, in order; `token_modules` make token vectors and weights of
+    token states. If the last one normalises, the server does that: a
     request may leave it out. `reranking` is given for a causal model that scores pairs, and for a
     causal classifier whose template is known. With a `quantization` linear layers have weights in
     FP8.
@@ -457,6 +486,8 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     sigmoid_scores: bool
     pooling: PoolingConfig = PoolingConfig()
     modules: tuple[VectorModule, ...] = ()
+    token_modules: dict[TokenOutput, tuple[VectorModule, ...]] = {}
+    late_interaction: LateInteractionConfig | None = None
     splade: SpladeConfig = SpladeConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     reranking: RerankConfig | None = None
@@ -480,3 +511,9 @@ class ModelConfig(ModelShape, frozen=True, kw_only=True):
     @property
     def vector_size(self) -> int:
         return vector_size(self.hidden_size, self.pooling, self.modules)
+
+    def token_size(self, output: TokenOutput) -> int:
+        """How many numbers each token has."""
+        if output == "token_vectors" and output not in self.token_modules:
+            return self.num_labels
+        return vector_size(self.hidden_size, PoolingConfig(), self.token_modules.get(output, ()))

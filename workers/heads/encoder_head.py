@@ -23,6 +23,8 @@ def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
     match config.task:
         case "embed":
             return partial(_embed, model, config.model.pooling)
+        case "embed_tokens" | "classify_tokens":
+            return partial(_embed, model, None)
         case "embed_sparse":
             return partial(_embed_sparse, model, config.model.splade)
         case "classify":
@@ -32,13 +34,18 @@ def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
 
 
 def _embed(
-    model: StageModel, pooling: PoolingConfig, step: PackedStep, hidden: torch.Tensor
+    model: StageModel, pooling: PoolingConfig | None, step: PackedStep, hidden: torch.Tensor
 ) -> HeadResult:
-    """One vector a row, and the states of the tokens that are requested, before the pooling."""
-    tensors = {"vectors": model.compute_logits(pool(hidden, step, pooling))}
-    if step.state_indices is not None:
-        tensors["states"] = hidden.index_select(0, step.state_indices).float()
-    return HeadResult(EmbedOutput, tensors)
+    """What is requested of tokens, of their states before the pooling, and one vector a row of a
+    model that has a `pooling`."""
+    tokens = {
+        output: model.of_tokens(output, hidden.index_select(0, indices))
+        for output, indices in step.requested.items()
+    }
+    fields: dict[str, torch.Tensor | HeadResult] = {"tokens": HeadResult(dict, tokens)}
+    if pooling is not None:
+        fields["vectors"] = model.compute_logits(pool(hidden, step, pooling))
+    return HeadResult(EmbedOutput, fields)
 
 
 def _embed_sparse(

@@ -32,9 +32,11 @@ class Layer:
     packed, then called."""
 
     def parts(self) -> "Iterator[Layer]":
-        """The layers among the attributes, alone or in lists, each once."""
+        """The layers among the attributes, alone, in lists or in dicts, each once."""
         for value in vars(self).values():
             each = cast("list[Any]", value) if isinstance(value, list) else [value]
+            if isinstance(value, dict):
+                each = [*cast("dict[Any, Any]", value).values()]
             yield from dict.fromkeys(part for part in each if isinstance(part, Layer))
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -24,6 +24,7 @@ from workers.contract.model_config import (
     LayerNormConfig,
     ModelConfig,
     NormalizeConfig,
+    TokenOutput,
     VectorModule,
 )
 from workers.contract.share import Share
@@ -81,6 +82,7 @@ class StageModel(Layer, ABC):
         self._tied = config.tie_word_embeddings
         self._build(config, replace(placement, quantization=config.quantization))
         self._head = self._make_head(config, placement) if share.last else None
+        self._token_heads = self._make_token_heads(config, placement) if share.last else {}
 
     @abstractmethod
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
@@ -96,6 +98,12 @@ class StageModel(Layer, ABC):
         rows are padded, so that they round the same in any step.
         """
         return on_this_stage(self._head)(pad_rows(hidden))[: len(hidden)]
+
+    def of_tokens(self, output: TokenOutput, states: torch.Tensor) -> torch.Tensor:
+        """Last stage: an output of tokens, float32[N, token_size], from their last states
+        [N, hidden_size]."""
+        head = self._token_heads.get(output)
+        return (states if head is None else head(pad_rows(states))[: len(states)]).float()
 
     def copies(self) -> Mapping[str, str]:
         """Canonical name of a weight's possible second copy -> the weight's own name."""
@@ -114,6 +122,13 @@ class StageModel(Layer, ABC):
     def _make_head(self, config: ModelConfig, placement: Placement) -> Activation:
         """The layer of `compute_logits`, here the modules behind a pooling."""
         return vector_modules(config.worker_modules, placement)
+
+    def _make_token_heads(
+        self, config: ModelConfig, placement: Placement
+    ) -> dict[TokenOutput, Activation]:
+        """The layers of `of_tokens`, without one for what is the state itself."""
+        modules = config.token_modules.items()
+        return {output: vector_modules(own, placement) for output, own in modules}
 
     def _make_lm_head(
         self, config: ModelConfig, placement: Placement, words: Embedding | None, *, bias: bool
@@ -149,7 +164,7 @@ _LAYER_NORM_EPS = 1e-5
 
 
 def vector_modules(configs: Sequence[VectorModule], placement: Placement) -> Chain:
-    """sentence-transformers' modules behind a pooling: float32[R, D] -> float32[R, E].
+    """sentence-transformers' modules behind a pooling, or of tokens: [R, D] -> float32[R, E].
 
     Computed in the model's dtype, as the library does. Weights are called `folder/name`.
     """
@@ -157,7 +172,7 @@ def vector_modules(configs: Sequence[VectorModule], placement: Placement) -> Cha
     for config in configs:
         match config:
             case DenseConfig():
-                members = {f"{config.path}/linear": config.out_features}
+                members = {f"{config.path}/linear".removeprefix("/"): config.out_features}
                 links.append(Linear(config.in_features, members, placement, bias=config.bias))
                 links.append(getattr(torch.nn, config.activation)())
             case LayerNormConfig():

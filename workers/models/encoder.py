@@ -16,8 +16,9 @@ from workers.contract.model_config import (
     ModelConfig,
     PositionBias,
     PreNormEncoderConfig,
+    TokenOutput,
 )
-from workers.layers.activations import ACTIVATIONS
+from workers.layers.activations import ACTIVATIONS, Activation
 from workers.layers.layer import Chain, Layer, Placement
 from workers.layers.linear import Embedding, Linear
 from workers.layers.norm import LayerNorm
@@ -205,10 +206,21 @@ class EncoderForSequenceClassification(EncoderModel):
     unused = re.compile(r"embeddings\.position_ids|(unused_pooler|cls|qa_outputs)\..*")
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
-        size, labels = config.hidden_size, {"classifier": config.num_labels}
+        size = config.hidden_size
         function = ACTIVATIONS[family_config(config, EncoderConfig).pooler_act]
         pooler = Linear(size, {"pooler.dense": size}, placement, bias=True)
-        return Chain(pooler, function, Linear(size, labels, placement, bias=True))
+        return Chain(pooler, function, _classifier(config, placement))
+
+
+class EncoderForTokenClassification(EncoderModel):
+    """An encoder whose every token is classified."""
+
+    unused = re.compile(r"embeddings\.position_ids|((unused_)?pooler|cls|qa_outputs)\..*")
+
+    def _make_token_heads(
+        self, config: ModelConfig, placement: Placement
+    ) -> dict[TokenOutput, Activation]:
+        return {"token_vectors": _classifier(config, placement)}
 
 
 class EncoderForMaskedLM(EncoderModel):
@@ -280,9 +292,18 @@ class PreNormEncoderForSequenceClassification(PreNormEncoderModel):
     unused = re.compile(r"decoder\..*")
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
-        labels = {"classifier": config.num_labels}
-        classifier = Linear(config.hidden_size, labels, placement, bias=True)
-        return _head(config, placement, classifier)
+        return _head(config, placement, _classifier(config, placement))
+
+
+class PreNormEncoderForTokenClassification(PreNormEncoderModel):
+    """An encoder whose every token is classified."""
+
+    unused = re.compile(r"decoder\..*")
+
+    def _make_token_heads(
+        self, config: ModelConfig, placement: Placement
+    ) -> dict[TokenOutput, Activation]:
+        return {"token_vectors": _head(config, placement, _classifier(config, placement))}
 
 
 class PreNormEncoderForMaskedLM(PreNormEncoderModel):
@@ -294,6 +315,10 @@ class PreNormEncoderForMaskedLM(PreNormEncoderModel):
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
         bias = family_config(config, PreNormEncoderConfig).decoder_bias
         return _head(config, placement, self._make_decoder(config, placement, bias=bias))
+
+
+def _classifier(config: ModelConfig, placement: Placement) -> Linear:
+    return Linear(config.hidden_size, {"classifier": config.num_labels}, placement, bias=True)
 
 
 def _head(config: ModelConfig, placement: Placement, output: Linear) -> Chain:

@@ -93,6 +93,8 @@ def num_tokens(message: StepInput) -> int:
 
 def attention_needs(config: ExecutionConfig) -> list[AttentionNeeds]:
     """Needs of each stage of a model, by kind of layer, of an attention backend."""
+    late = config.model.late_interaction
+    unattended = late is not None and late.expands and not late.attends_expansion
     return [
         AttentionNeeds(
             kind=kind,
@@ -103,6 +105,7 @@ def attention_needs(config: ExecutionConfig) -> list[AttentionNeeds]:
             head_dim=config.model.head_dim,
             block_size=config.block_size,
             fp8_cache=config.cache_dtype != config.dtype,
+            unattended=unattended,
         )
         for kind in config.model.attention
     ]

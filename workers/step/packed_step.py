@@ -1,6 +1,7 @@
 """An encode step as a stage's layers see it: whole texts, packed, as tensors on its device."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from workers.contract.messages import EncodeStep
+from workers.contract.model_config import TokenOutput
 from workers.device.transfer import to_device
 from workers.step.rows import IntArray, offsets, padded
 
@@ -24,7 +26,9 @@ class PackedStep:
     token_types     int64[T'], or None where all are 0.
     unpooled_lens   int32[R], or None where all are 0: how many of each row's first tokens are not
                     pooled, fewer than the row has.
-    state_indices   int64[S], or None without any: the tokens whose states are requested.
+    requested       int64[S] for each requested output of tokens: their indices.
+    attended_lens   int32[R], a NumPy array: how many of each row's first tokens are attended to,
+                    or None where all are.
     """
 
     tokens: torch.Tensor
@@ -34,7 +38,10 @@ class PackedStep:
     query_lens: IntArray
     token_types: torch.Tensor | None = None
     unpooled_lens: torch.Tensor | None = None
-    state_indices: torch.Tensor | None = None
+    requested: Mapping[TokenOutput, torch.Tensor] = field(
+        default_factory=dict[TokenOutput, torch.Tensor]
+    )
+    attended_lens: IntArray | None = None
 
     @classmethod
     def of(cls, message: EncodeStep, device: torch.device) -> Self:
@@ -54,11 +61,16 @@ class PackedStep:
             arrays["token_types"] = padded(types, device)
         if message.unpooled_lens:
             arrays["unpooled_lens"] = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
-        if message.token_states:
-            requested = np.repeat(np.frombuffer(message.token_states, np.bool_), query_lens)
-            arrays["state_indices"] = np.flatnonzero(requested)
+        for output, rows in message.requested.items():
+            arrays[output] = np.flatnonzero(np.repeat(np.frombuffer(rows, np.bool_), query_lens))
         tensors = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
-        return cls(query_lens=query_lens, **tensors)
+        requested: dict[TokenOutput, torch.Tensor] = {
+            output: tensors.pop(output) for output in message.requested
+        }
+        attended = None
+        if message.unattended_lens:
+            attended = query_lens - np.frombuffer(message.unattended_lens, np.int32)
+        return cls(query_lens=query_lens, requested=requested, attended_lens=attended, **tensors)
 
     @property
     def num_tokens(self) -> int:

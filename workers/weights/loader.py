@@ -96,7 +96,8 @@ def by_folder(weights: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.
 def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
     folder, family = Path(config.model.path), family_of(config.model.architecture)
     if module:
-        return Checkpoint(folder, lambda name: f"{module}/{name}", module=module)
+        layer = "linear." if module.endswith(".pt") else ""
+        return Checkpoint(folder, lambda name: f"{module}/{layer}{name}", module=module)
     return Checkpoint(folder, family.canonical_name, wrapped=config.model.wrapped)
 
 

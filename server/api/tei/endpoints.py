@@ -9,7 +9,7 @@ import numpy as np
 from fastapi import Request, Response
 from msgspec import Raw
 
-from engine_core.client.pending_jobs import FloatArray
+from engine_core.client.pending_jobs import FloatArray, OfTokens
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.tokenization.sliced_text import SlicedText
 from server import __version__
@@ -87,7 +87,9 @@ async def embed_sparse(request: Request, body: tei.EmbedTokensRequest, model: Mo
 async def embed_all(request: Request, body: tei.EmbedTokensRequest, model: Model) -> list[Raw]:
     """The last hidden state of each token of each text, special tokens included."""
     plan = _plan(request, body, model)
-    encoded = await encode(request, model, plan.items, plan.options, token_states=True)
+    encoded = await encode(
+        request, model, plan.items, plan.options, of_tokens=OfTokens(("states",))
+    )
     rows = np.split(encoded.values, np.cumsum(encoded.prompt_tokens)[:-1])
     return await rows_in_json(rows, in_lists)
 

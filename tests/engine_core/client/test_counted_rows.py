@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine_core.client import pending_jobs
+from engine_core.client.pending_jobs import FloatArray, OfTokens
 from engine_core.loop.outbox import Outbox
 from engine_core.messages import (
     Abort,
@@ -28,6 +29,7 @@ from tests.engine_core.configs import MODEL, execution_config
 from tests.engine_core.schedulers.test_prefill_only import Steps
 from workers.contract.config import Task
 from workers.contract.messages import EmbedOutput, EmbedSparseOutput
+from workers.contract.model_config import TokenOutput
 
 Row = Sequence[tuple[float, float]]
 STATES: list[Row] = [[(0, 0), (1, -1)], [(2, -2)], [(3, -3), (4, -4), (5, -5)]]
@@ -62,7 +64,7 @@ def scheduled(
     """The first step of jobs with rows of these lengths; the job `states` asks for states."""
     steps = Steps(task=task, max_model_len=8, max_step_tokens=max_step_tokens)
     for number, lens in enumerate(jobs, 1):
-        steps.add(number, lens, token_states=number == states)
+        steps.add(number, lens, outputs=("states",) if number == states else ("vector",))
     batch = steps.scheduler.schedule(None)
     assert batch is not None
     return steps.scheduler, batch
@@ -71,16 +73,16 @@ def scheduled(
 def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
     # Just enough for all: job 1 gets its second row after its share and job 2's.
     scheduler, batch = scheduled("embed", [4, 2], [3, 1], states=2, max_step_tokens=10)
-    assert list(scheduler.build(batch).token_states) == [0, 1, 1, 0]
+    assert scheduler.build(batch).requested == {"states": bytes([0, 1, 1, 0])}
     vectors = np.array([[row, -row] for row in range(4)], np.float32)
     states = np.arange(4, dtype=np.float32).repeat(3)
-    output = EmbedOutput(batch.step, vectors=vectors.tobytes(), states=states.tobytes())
+    output = EmbedOutput(batch.step, vectors=vectors.tobytes(), tokens={"states": states.tobytes()})
     assert update(scheduler, batch, output)[0] == {
         1: EncodedRows(1, int32([0, 1]), vectors[[0, 3]].tobytes()),
         2: EncodedRows(2, int32([0, 1]), states.tobytes(), int32([3, 1])),
     }
     scheduler, batch = scheduled("embed", [4, 2])
-    assert scheduler.build(batch).token_states == b"", "without states nothing is said of them"
+    assert scheduler.build(batch).requested == {}, "without states nothing is said of them"
 
 
 def sparse(rows: Sequence[Row], *jobs: int) -> tuple[dict[int, EncodedRows], list[int]]:
@@ -104,6 +106,10 @@ def test_only_the_job_with_a_row_that_is_not_finite_fails(number: float) -> None
     assert ([*parts], failed) == ([1, 3], [2])
 
 
+def of_tokens(states: bool) -> OfTokens:
+    return OfTokens(("states",) if states else ("vector",))
+
+
 TASKS = [("embed", True), ("embed_sparse", False)]
 
 
@@ -115,10 +121,12 @@ async def test_values_are_put_together_by_item(
     tmp_path: Path, task: Task, states: bool, own: list[Row]
 ) -> None:
     async with connected(tmp_path, task) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=states))
+        call = asyncio.create_task(
+            client.encode(texts=["a", "b", "c"], of_tokens=of_tokens(states))
+        )
         job = await script.job()
         assert isinstance(job, EncodeJob)
-        assert job.token_states == states
+        assert job.outputs == of_tokens(states).outputs
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
         for rows in ([2, 0], [1]):
             values, counts = packed([own[row] for row in rows])
@@ -138,7 +146,9 @@ async def test_a_job_of_too_many_values_is_aborted(
     monkeypatch.setattr(pending_jobs, "MAX_SPARSE_ENTRIES", 3)
     said = "12 numbers; an answer takes 11" if states else "more than 3 entries"
     async with connected(tmp_path, task) as (client, script):
-        call = asyncio.create_task(client.encode(texts=["a", "b", "c"], token_states=states))
+        call = asyncio.create_task(
+            client.encode(texts=["a", "b", "c"], of_tokens=of_tokens(states))
+        )
         job = await script.job()
         parts = [EncodedRows(job.id, int32([row]), *packed([[(1, 1), (2, 2)]])) for row in range(3)]
         await script.send(Outputs(accepted=[Accepted(job.id, [2, 2, 2])], encoded=parts))
@@ -161,7 +171,7 @@ def test_a_cross_encoder_takes_texts_alone_and_in_pairs() -> None:
     with pytest.raises(RefusalError):
         texts_of(["q"])
     with pytest.raises(RefusalError):
-        workflow.check(EncodeJob(1, texts=["a"], token_states=True))
+        workflow.check(EncodeJob(1, texts=["a"], outputs=("states",)))
 
 
 def test_the_workflow_of_masked_language_models() -> None:
@@ -171,9 +181,61 @@ def test_the_workflow_of_masked_language_models() -> None:
     processor = workflow.processor(execution_config(), 0)
     assert processor.texts(EncodeJob(1, texts=["a", "b"])) == ["a", "b"]
     for refused in (
-        EncodeJob(1, texts=["a"], token_states=True),
+        EncodeJob(1, texts=["a"], outputs=("states",)),
         EncodeJob(1, texts=["a"], query="q"),
         GenerateJob(1, params=SamplingParams(), texts=["a"]),
     ):
         with pytest.raises(RefusalError):
             workflow.check(refused)
+
+
+async def test_numbers_of_tokens_are_admitted_before_they_come(tmp_path: Path) -> None:
+    """A refusal ends the job, which is aborted; what is reduced needs no room."""
+    asked: list[int] = []
+
+    def admit(count: int) -> None:
+        asked.append(count)
+        raise RefusalError("overloaded", "no room")
+
+    async with connected(tmp_path, "embed") as (client, script):
+        call = asyncio.create_task(
+            client.encode(texts=["a", "b"], of_tokens=OfTokens(("states",)), admit=admit)
+        )
+        job = await script.job()
+        await script.send(Outputs(accepted=[Accepted(job.id, [2, 3])]))
+        with pytest.raises(RefusalError, match="no room"):
+            await call
+        assert asked == [4 * 2 * 5], "float32, two numbers a token"
+        assert await script.receive() == Abort([job.id])
+
+        def reduce(row: int, values: FloatArray, ids: bytes) -> FloatArray:
+            return np.array([row + values.sum() + len(ids)], np.float32)
+
+        wanted = OfTokens(("states",), reduce=reduce)
+        call = asyncio.create_task(client.encode(texts=["a", "b"], of_tokens=wanted, admit=admit))
+        job = await script.job()
+        accepted = Accepted(job.id, [1, 2], prompt_ids=[int32([7]), int32([7, 8])])
+        parts = [EncodedRows(job.id, int32([1, 0]), *packed([[(1, 2), (3, 4)], [(5, 6)]]))]
+        await script.send(Outputs(accepted=[accepted], encoded=parts))
+        assert (await call).values.tolist() == [[0 + 11 + 4], [1 + 10 + 8]]
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize("last", [0.125, np.nan])
+def test_several_outputs_of_a_job_are_side_by_side(last: float) -> None:
+    steps = Steps(task="embed", max_model_len=8, max_step_tokens=32)
+    steps.add(1, [2, 1], outputs=("vector", "states", "token_weights"))
+    batch = steps.scheduler.schedule(None)
+    assert batch is not None
+    vectors = np.array([1, 2, 3, 4], np.float32)
+    states, weights = np.arange(9, dtype=np.float32), np.array([0.5, 0.25, last], np.float32)
+    tokens: dict[TokenOutput, bytes] = {
+        "states": states.tobytes(),
+        "token_weights": weights.tobytes(),
+    }
+    output = EmbedOutput(batch.step, vectors=vectors.tobytes(), tokens=tokens)
+    rows = [[1, 2, 0, 1, 2, 3, 4, 5, 0.5, 0.25], [3, 4, 6, 7, 8, last]]
+    values = np.array([value for row in rows for value in row], np.float32).tobytes()
+    expected = {1: EncodedRows(1, int32([0, 1]), values, int32([10, 6]))}
+    fails = bool(np.isnan(last))
+    assert update(steps.scheduler, batch, output) == (({}, [1]) if fails else (expected, []))

@@ -42,7 +42,7 @@ from engine_core.messages import (
 from engine_core.refusal import ErrorCode, RefusalError
 from workers.contract.config import Task
 
-INFO = EngineInfo("generate", 64, 50, 2, 2, 0, 0)
+INFO = EngineInfo("generate", 64, 50, 2, {"states": 2}, 0, 0)
 
 
 class Script:

@@ -72,7 +72,8 @@ def test_what_the_engine_is_asked_for(encoders: Deployment, model: str, task: st
     assert job.tokenization == Tokenization(
         add_special_tokens=False, truncate_to=4, truncation_side="left"
     )
-    assert (job.token_states, job.priority) == (task == "token_embed", 3)
+    outputs = ("states",) if task == "token_embed" else ("vector",)
+    assert (job.outputs, job.priority) == (outputs, 3)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,10 @@ def test_an_aborted_job_leaves_nothing(folder: Path, stages: Stages) -> None:
     ("job", "message"),
     [
         (EncodeJob(1, texts=["w1 " * 300]), "input has 301 tokens; this model takes at most 256"),
-        (EncodeJob(1, texts=["w1"], token_states=True), "this model does not return token states"),
+        (
+            EncodeJob(1, texts=["w1"], outputs=("states",)),
+            "this model does not return token states",
+        ),
         (EncodeJob(1, texts=["w1"], query="w2"), "this model does not score pairs"),
     ],
 )

@@ -24,7 +24,9 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
     alone = stages.run(encoder_step(TEXTS))
     assert isinstance(alone, EmbedOutput)
     requested = [0, 1, 1, 0, 1]
-    output = stages.run(msgspec.structs.replace(encoder_step(TEXTS), token_states=bytes(requested)))
+    output = stages.run(
+        msgspec.structs.replace(encoder_step(TEXTS), requested={"states": bytes(requested)})
+    )
     assert isinstance(output, EmbedOutput)
     assert output.vectors == alone.vectors
     with torch.inference_mode():
@@ -35,7 +37,7 @@ def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stag
                 if flag
             ]
         )
-    states = np.frombuffer(output.states, np.float32).reshape(expected.shape)
+    states = np.frombuffer(output.tokens["states"], np.float32).reshape(expected.shape)
     np.testing.assert_allclose(states, expected, atol=1e-5)
 
 

@@ -46,7 +46,7 @@ def traffic(task: Task) -> list[Visit]:
             number,
             texts=[words(30) for _ in range(draw.randint(1, 6))],
             query=words(9) if task == "classify" else None,
-            token_states=task == "embed" and draw.random() < 0.3,
+            outputs=("states",) if task == "embed" and draw.random() < 0.3 else ("vector",),
         )
         comes = draw.randrange(30)
         leaves = comes + draw.randint(1, 3) if draw.random() < 0.25 else None

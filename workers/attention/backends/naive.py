@@ -13,6 +13,9 @@ from workers.attention.distance_vectors import DistanceVectors
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
+_PackedPlan = tuple[list[int], list[int], torch.Tensor | None]
+"""The tokens of each row, how many of them are attended to, and the bias."""
+
 
 class NaiveBackend(AttentionBackend):
     """Slow attention by its definition, for tests and bitwise reproducible runs."""
@@ -26,6 +29,7 @@ class NaiveBackend(AttentionBackend):
         softcap=True,
         position_bias=True,
         disentangled=True,
+        unattended=True,
         graph_safe=False,
         fp8_cache=(False, True),
         devices=("cpu", "cuda"),
@@ -55,19 +59,17 @@ class NaiveBackend(AttentionBackend):
 
     def plan_packed(
         self, step: PackedStep, position_bias: torch.Tensor | None = None
-    ) -> tuple[list[int], torch.Tensor | None]:
-        """The number of tokens of each row, and the bias."""
-        return step.query_lens.tolist(), position_bias
+    ) -> _PackedPlan:
+        lengths = step.query_lens
+        attended = lengths if step.attended_lens is None else step.attended_lens
+        return lengths.tolist(), attended.tolist(), position_bias
 
     def attend_packed(
-        self,
-        qkv: QKV,
-        plan: tuple[list[int], torch.Tensor | None],
-        vectors: DistanceVectors | None = None,
+        self, qkv: QKV, plan: _PackedPlan, vectors: DistanceVectors | None = None
     ) -> torch.Tensor:
-        lengths, bias = plan
+        lengths, attended, bias = plan
         queries, keys, values = (torch.split(part, lengths) for part in qkv)
-        rows = zip(queries, keys, values, strict=True)
+        rows = zip(queries, keys, values, attended, strict=True)
         return torch.cat([self._attend_row(*row, bias, vectors) for row in rows])
 
     attend_disentangled = attend_packed
@@ -77,17 +79,19 @@ class NaiveBackend(AttentionBackend):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        visible: int = sys.maxsize,
         bias: torch.Tensor | None = None,
         vectors: DistanceVectors | None = None,
     ) -> torch.Tensor:
-        """Attend from queries [Q, H, D], the row's last tokens, to its keys and values [L, Hkv, D].
+        """Attend from queries [Q, H, D], the row's last tokens, to its keys and values [L, Hkv, D],
+        the first `visible` of them.
 
         `bias` is that of `plan_packed`. With `vectors` H and Hkv are the same.
         """
         length, out = len(keys), torch.empty_like(queries, memory_format=torch.contiguous_format)
         for index, query in enumerate(queries):
             place = length - len(queries) + index
-            stop = place + 1 if self._kind.causal else min(length, place + self._reach)
+            stop = place + 1 if self._kind.causal else min(length, visible, place + self._reach)
             seen = slice(max(0, place + 1 - self._reach), stop)
             grouped = query.float().reshape(keys.shape[1], -1, query.shape[-1])
             own_keys, own_values = keys[seen].float(), values[seen].float()

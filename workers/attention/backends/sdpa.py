@@ -108,6 +108,7 @@ class SdpaBackend(AttentionBackend):
         softcap=True,
         position_bias=True,
         disentangled=True,
+        unattended=True,
         graph_safe=False,
         prefix_groups=True,
         fp8_cache=(False, True),
@@ -144,6 +145,7 @@ class SdpaBackend(AttentionBackend):
         self, step: PackedStep, position_bias: torch.Tensor | None = None
     ) -> BidirectionalPlan:
         device, lengths = step.tokens.device, step.query_lens
+        attended = lengths if step.attended_lens is None else step.attended_lens
         starts = np.cumsum(lengths) - lengths
         restore = np.empty(step.num_tokens, np.int64)
         gathered: list[npt.NDArray[np.int64]] = []
@@ -157,7 +159,7 @@ class SdpaBackend(AttentionBackend):
             restore[tokens[real]] = filled + np.flatnonzero(real)
             filled += tokens.size
             gathered.append(tokens.ravel())
-            mask = self._mask(own, position_bias, device)
+            mask = self._mask(attended[rows], len(places), position_bias, device)
             batches.append(TextBatch(len(rows), len(places), mask))
         if len(batches) == 1 and lengths.min() == batches[0].length:
             return BidirectionalPlan(batches)
@@ -216,7 +218,7 @@ class SdpaBackend(AttentionBackend):
         return [
             DecodeBatch(
                 kv_indices=self._kv_indices(step, rows, seen[rows]),
-                mask=self._padding_mask(seen[rows], device),
+                mask=self._padding_mask(seen[rows], int(seen[rows].max()), device),
                 tokens=own_tokens,
             )
             for rows, own_tokens in zip(batches, tokens, strict=True)
@@ -255,10 +257,11 @@ class SdpaBackend(AttentionBackend):
         """A mask of -inf."""
         return torch.full((rows, columns), -torch.inf, dtype=self._needs.dtype, device=device)
 
-    def _padding_mask(self, lengths: IntArray, device: torch.device) -> torch.Tensor | None:
-        """An additive mask [rows, 1, 1, longest]: 0 for the tokens of each row, -inf for its
-        padding. None if no row is padded."""
-        longest = int(lengths.max())
+    def _padding_mask(
+        self, lengths: IntArray, longest: int, device: torch.device
+    ) -> torch.Tensor | None:
+        """An additive mask [rows, 1, 1, longest]: 0 for the first `lengths` tokens of each row,
+        -inf for the others. None if there are no others."""
         if lengths.min() == longest:
             return None
         padding = np.arange(longest) >= lengths[:, None]
@@ -266,14 +269,15 @@ class SdpaBackend(AttentionBackend):
         return mask[:, None, None].to(self._needs.dtype)
 
     def _mask(
-        self, lengths: IntArray, position_bias: torch.Tensor | None, device: torch.device
+        self,
+        lengths: IntArray,
+        longest: int,
+        position_bias: torch.Tensor | None,
+        device: torch.device,
     ) -> torch.Tensor | None:
-        """The mask of a batch of texts of these lengths."""
-        padding, longest, window = (
-            self._padding_mask(lengths, device),
-            int(lengths.max()),
-            self._kind.window,
-        )
+        """The mask of a batch of texts, `longest` with their padding, whose first `lengths` tokens
+        are attended to."""
+        padding, window = self._padding_mask(lengths, longest, device), self._kind.window
         masks = [] if padding is None else [padding]
         if position_bias is not None:
             zero = position_bias.shape[1] // 2

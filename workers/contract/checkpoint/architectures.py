@@ -87,6 +87,7 @@ _ENCODER_TASKS: Mapping[str, Task] = {
     "Model": "embed",
     "ForMaskedLM": "embed_sparse",
     "ForSequenceClassification": "classify",
+    "ForTokenClassification": "classify_tokens",
 }
 _DECODER_NAMES = ((r"^(embed_tokens|layers|norm)\.", r"model.\1."),)
 """A decoder that was saved without its LM head has names without "model."."""
@@ -182,6 +183,14 @@ FAMILIES: Mapping[str, Family] = {
     **_wrapper("Qwen2_5_VL", wrappers.read_qwen2_vl),
     **_wrapper("Qwen3VL", wrappers.read_qwen3_vl),
     **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
+    # A BERT with a layer behind each token, as ColBERT's own code saves it.
+    **_encoder(
+        "HF_ColBERT",
+        encoders.read_bert,
+        encoders.BERT_NAMES,
+        tasks={"Model": "embed_tokens"},
+        base="HF_ColBERT",
+    ),
     **_encoder("Roberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("XLMRoberta", encoders.read_roberta, encoders.ROBERTA_NAMES),
     **_encoder("Camembert", encoders.read_roberta, encoders.ROBERTA_NAMES),
@@ -211,7 +220,9 @@ FAMILIES: Mapping[str, Family] = {
         encoders.GTE_NAMES,
         known_code={"modeling_hf_alibaba_nlp_gte": {}},
     ),
-    **_encoder("JinaBert", encoders.read_jina, encoders.JINA_NAMES, known_code={"modeling_bert": {}}),
+    **_encoder(
+        "JinaBert", encoders.read_jina, encoders.JINA_NAMES, known_code={"modeling_bert": {}}
+    ),
     **_encoder(
         "DebertaV2",
         encoders.read_deberta,
@@ -245,7 +256,7 @@ class TaskError(ValueError):
 
 _TASKS: Mapping[AskedTask, tuple[Task, ...]] = {
     "generate": ("generate",),
-    "embed": ("embed",),
+    "embed": ("embed", "embed_tokens"),
     "rerank": ("classify", "rerank"),
 }
 
@@ -266,4 +277,6 @@ def architecture_for(declared: str, asked: AskedTask) -> str:
 
 def task_of(model: ModelConfig) -> Task:
     own = family_of(model.architecture).task
+    if model.late_interaction is not None:
+        return "embed_tokens"
     return "rerank" if own == "generate" and model.reranking is not None else own

@@ -15,6 +15,7 @@ from workers.contract.checkpoint.config_keys import (
     stop,
 )
 from workers.contract.checkpoint.folder_files import ADAPTER_FILE, find_file, optional, read_config
+from workers.contract.checkpoint.late_interaction import read_late_interaction, read_token_modules
 from workers.contract.checkpoint.quantization import read_quantization
 from workers.contract.checkpoint.sentence_transformers import (
     MODULES_FILE,
@@ -36,6 +37,7 @@ from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import (
     DecoderConfig,
     EmbeddingConfig,
+    LateInteractionConfig,
     LongScaling,
     ModelConfig,
     ModelConfigError,
@@ -50,10 +52,9 @@ from workers.contract.model_config import (
 def read_model_config(
     path: Path, asked: AskedTask | None = None, refuse: Refuse = stop
 ) -> ModelConfig:
-    """Read `config.json` and sentence-transformers' files in folder `path`. Modules for another
-    task than the `asked` one are ignored. Faults after which reading can go on go to `refuse`, such
-    as an unknown key. Raises TaskError, and ModelConfigError for an unknown architecture, first of
-    all, and for a missing or mistyped file or key."""
+    """Read `config.json` and the files beside it in folder `path`. Modules for another task than
+    the `asked` one are ignored. Faults such as an unknown key go to `refuse`. Raises TaskError, and
+    ModelConfigError for an unknown architecture, first of all, and for a file or key."""
     keys = ShapeKeys(path / "config.json", read_config(path), refuse=refuse)
     declared = _architecture(keys)
     modules, transformer = read_modules(path), read_transformer_file(path)
@@ -61,14 +62,13 @@ def read_model_config(
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
     task = _task(family.task, asked, modules)
-    quantization = read_quantization(keys, partial(_own_name, family))
     _check_servable(keys, family, task)
     if architecture == own and (task == "rerank" or not module_of(modules, "LogitScore")):
         check_library_files(path, modules, task, refuse)
     else:
         modules = []
-    shape = _read_shape(keys, family)
-    model = read_model_file(path)
+    shape, model = _read_shape(keys, family), read_model_file(path)
+    late = _late_interaction(keys, model, shape, modules) if task == "embed_tokens" else None
     reranking = read_reranking(path, modules, model) if task == "rerank" else None
     labels = _read_labels(keys)[: None if reranking is None else 1]
     pooling = _pooling(path, modules, shape)
@@ -77,8 +77,8 @@ def read_model_config(
         **msgspec.structs.asdict(shape),
         path=str(path),
         architecture=architecture,
-        quantization=quantization,
-        max_model_len=_longest(path, shape, transformer, task),
+        quantization=read_quantization(keys, partial(_own_name, family)),
+        max_model_len=_longest(path, shape, transformer, task, late),
         lowercase=transformer.do_lower_case,
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
         num_labels=len(labels),
@@ -87,6 +87,8 @@ def read_model_config(
         reranking=reranking,
         pooling=pooling,
         modules=behind,
+        token_modules=read_token_modules(path, modules, task, shape.hidden_size),
+        late_interaction=late,
         splade=read_splade(path, modules),
         embedding=_embedding_config(keys, model, vector_size(shape.hidden_size, pooling, behind)),
     )
@@ -95,7 +97,10 @@ def read_model_config(
 
 
 def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
-    """A causal model with an LM head reranks if it is asked to, or if its modules say so."""
+    """A causal model with an LM head reranks if it is asked to, or if its modules say so, and an
+    embedder has vectors of tokens if its modules are PyLate's."""
+    if own == "embed" and any(module.type.startswith("pylate.") for module in modules):
+        return "embed_tokens"
     reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
 
@@ -155,12 +160,32 @@ class _TokenizerFile(msgspec.Struct):
     model_max_length: Annotated[float, Meta(ge=0)] | None = None
 
 
-def _longest(path: Path, shape: ModelShape, transformer: TransformerFile, task: Task) -> int:
+def _late_interaction(
+    keys: ConfigKeys, file: ModelFile, shape: ModelShape, modules: list[Module]
+) -> LateInteractionConfig:
+    """How texts become vectors of their tokens, in a model of this shape."""
+    if shape.has_kv_cache:
+        raise keys.error("vectors of the tokens of a causal model are not supported")
+    late = read_late_interaction(keys.file.parent, file, own_code=not modules)
+    if late.query_length > shape.max_position:
+        reason = f"more than its {shape.max_position} positions"
+        raise keys.error(f"queries of {late.query_length} tokens are {reason}")
+    return late
+
+
+def _longest(
+    path: Path,
+    shape: ModelShape,
+    transformer: TransformerFile,
+    task: Task,
+    late: LateInteractionConfig | None,
+) -> int:
     """The most tokens of a text: those that the model can tell apart (see `RopeConfig.limit`), or
     fewer, if sentence-transformers truncates texts. As in transformers, a generator's
     `tokenizer_config.json` has no say."""
     ropes = [kind.rope for kind in shape.attention if kind.rope is not None]
     most = min([rope.limit(shape.max_position) for rope in ropes], default=shape.max_position)
+    most = most if late is None else late.longest_text(most)
     own: float | None = transformer.max_seq_length
     if not own and task != "generate":
         file = optional(path, "tokenizer_config.json", _TokenizerFile) or _TokenizerFile()

@@ -187,12 +187,15 @@ class _Index(msgspec.Struct):
 
 
 def find_weights(folder: Path, module: str = "") -> WeightFiles:
-    """The first complete set of weights, of a model or of the `module` in a folder of its own.
+    """The first complete set of weights, of a model or of the `module` in a folder of its own, or
+    in the pickle (`.pt`) that it is.
 
     safetensors come before pickles, and an index before a single file. Raises ModelConfigError if
     there is none, if an index is not one, or for a file that may not be read.
     """
     own, fault = folder / module, None
+    if module.endswith(".pt") and find_file(folder, module):
+        return WeightFiles("pytorch", (own,))
     for weight_format, name in _SINGLE_FILES.items():
         if find_file(folder, index_file := Path(module, f"{name}.index.json")):
             index = _read_index(folder, index_file)

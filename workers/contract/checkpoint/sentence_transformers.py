@@ -72,6 +72,13 @@ class ModelFile(msgspec.Struct):
     default_prompt_name: str | None = None
     similarity_fn_name: Similarity | None = None
     activation_fn: str | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    query_length: Annotated[int, Meta(ge=3)] | None = None
+    document_length: Annotated[int, Meta(ge=3)] | None = None
+    do_query_expansion: bool | None = None
+    attend_to_expansion_tokens: bool | None = None
+    skiplist_words: list[str] | None = None
 
     @property
     def default_prompt(self) -> str:
@@ -110,6 +117,12 @@ def module_of(modules: Sequence[Module], kind: str) -> Module | None:
 _OF_VECTORS: Neutral = {
     "module_input_name": ("sentence_embedding",),
     "module_output_name": ("sentence_embedding", None),
+    "use_residual": (False,),
+}
+
+_OF_TOKENS: Neutral = {
+    "module_input_name": ("token_embeddings",),
+    "module_output_name": ("token_embeddings", None),
     "use_residual": (False,),
 }
 
@@ -179,11 +192,11 @@ def read_reranking(folder: Path, modules: Sequence[Module], file: ModelFile) -> 
 
 
 def read_vector_modules(
-    folder: Path, modules: Sequence[Module], pooled_size: int
+    folder: Path, modules: Sequence[Module], pooled_size: int, behind_module: str = "Pooling"
 ) -> tuple[VectorModule, ...]:
-    """The modules behind the pooling, whose vectors have `pooled_size` numbers."""
+    """The modules behind another, mostly the pooling, whose vectors have `pooled_size` numbers."""
     kinds = [module.kind for module in modules]
-    start = kinds.index("Pooling") + 1 if "Pooling" in kinds else len(kinds)
+    start = kinds.index(behind_module) + 1 if behind_module in kinds else len(kinds)
     behind, size, read = modules[start:], pooled_size, list[VectorModule]()
     weighted = Counter(module.path for module in behind if module.kind in ("Dense", "LayerNorm"))
     for path, times in weighted.items():
@@ -193,7 +206,7 @@ def read_vector_modules(
             )
     for module in behind:
         keys = ConfigKeys.of_file(folder, module.config_file)
-        keys.neutral(_OF_VECTORS)
+        keys.neutral(_OF_VECTORS if behind_module == "Pooling" else _OF_TOKENS)
         match module.kind:
             case "Dense":
                 dense = _dense(keys, module.path, size)
@@ -250,6 +263,9 @@ _HARMLESS_ARGUMENTS = frozenset(
 """Arguments that change no numbers, or only their rounding."""
 
 
+_LIBRARIES = ("sentence_transformers.", "pylate.")
+
+
 @dataclass(frozen=True, slots=True)
 class _Conventions:
     """Assumptions of sentence-transformers about a checkpoint, by the task.
@@ -286,6 +302,14 @@ _CONVENTIONS: Mapping[Task, _Conventions] = {
     "embed_sparse": _Conventions(
         "SparseEncoder", "fill-mask", "logits", "token_embeddings", "SpladePooling"
     ),
+    "embed_tokens": _Conventions(
+        "ColBERT",
+        "feature-extraction",
+        "last_hidden_state",
+        "token_embeddings",
+        after_pooling=("Dense",),
+    ),
+    "classify_tokens": _Conventions(None, "token-classification", "logits", "token_scores"),
     "classify": _Conventions("CrossEncoder", "sequence-classification", "logits", "scores"),
     "rerank": _Conventions(
         "CrossEncoder",
@@ -318,7 +342,7 @@ def _check_modules(folder: Path, modules: Sequence[Module], conventions: _Conven
     pooling = [] if conventions.pooling is None else [conventions.pooling]
     start, rest = kinds[1 : 1 + len(pooling)], set(kinds[1 + len(pooling) :])
     fits = kinds[0] in _MODELS and start == pooling and rest <= set(conventions.after_pooling)
-    if not fits or not all(module.type.startswith("sentence_transformers.") for module in modules):
+    if not fits or not all(module.type.startswith(_LIBRARIES) for module in modules):
         types = ", ".join(module.type for module in modules)
         needed = ", ".join(("Transformer", *pooling))
         more = ", ".join(conventions.after_pooling) or "nothing"

@@ -72,7 +72,7 @@ def test_embed_all_tells_each_token(tei_deployment, tokenizer):
     for states, text, count in zip(found, texts, counts, strict=True):
         np.testing.assert_allclose(states, states_of(text, count), atol=1e-5)
     job = tei_deployment.job("vectors")
-    assert job.token_states
+    assert job.outputs == ("states",)
 
 
 def test_similarity_is_the_cosine(tei_deployment):
