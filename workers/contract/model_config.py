@@ -258,6 +258,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     unit_offset_norms  checkpoints hold the norms' weights less 1
     gated              two products go into the feed-forward network, one of them a gate
     embedding_scale    what embeddings are multiplied by, rounded to the model's dtype
+    normed_head        rows of the LM head are scaled to length 1
     logit_scale        what logits are multiplied by
     logit_softcap      a logit becomes logit_softcap * tanh(logit / logit_softcap)
     fused_qkv          checkpoints have queries, keys and values in one tensor
@@ -271,6 +272,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     output_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
+    normed_head: bool = False
     qk_norm: QKNormKind | None = None
     input_norms: bool = True
     output_norms: bool = False

@@ -3,8 +3,10 @@ between them."""
 
 import re
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
+import torch.nn.functional as F
 
 from workers.contract.model_config import DecoderConfig, ModelConfig, ModelConfigError
 from workers.layers.activations import ACTIVATIONS
@@ -190,6 +192,7 @@ class DecoderForCausalLM(DecoderModel):
 
     unused = re.compile(_UNUSED)
     lm_head_name = "lm_head"
+    _normed_head = False
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits, cap = super().compute_logits(hidden), self._softcap
@@ -197,14 +200,22 @@ class DecoderForCausalLM(DecoderModel):
             logits.mul_(self._scale)
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
+    def pack(self) -> None:
+        if self._normed_head:
+            for weight in cast("Linear", self._head).weights().values():
+                weight.copy_(F.normalize(weight.float()))
+        super().pack()
+
     def _make_head(self, config: ModelConfig, placement: Placement) -> Linear | TokenScores:
         family = family_config(config, DecoderConfig)
         self._softcap, self._scale = family.logit_softcap, family.logit_scale
+        self._normed_head = family.normed_head
         words, tied = self._embedding, config.tie_word_embeddings
         if config.reranking is None:
             return self._make_lm_head(config, placement, words, bias=family.head_bias)
-        if family.head_bias:
-            raise ModelConfigError(f"{config.architecture} cannot rerank: its LM head has a bias")
+        if family.head_bias or family.normed_head:
+            reason = "its LM head has a bias or a norm"
+            raise ModelConfigError(f"{config.architecture} cannot rerank: {reason}")
         return TokenScores(
             self.embedding_name if tied else self.lm_head_name,
             config.vocab_size,

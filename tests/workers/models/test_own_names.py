@@ -59,11 +59,31 @@ def internlm2(llama: Tensors) -> Tensors:
     return named
 
 
+def baichuan(llama: Tensors) -> Tensors:
+    """With fused queries, keys and values."""
+    fused = {}
+    for name, tensor in llama.items():
+        if "q_proj" in name:
+            parts = [llama[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+            fused[name.replace("q_proj", "W_pack")] = torch.cat(parts)
+        elif not re.search(r"[kv]_proj", name):
+            fused[name] = tensor
+    return fused
+
+
+def baichuan2(llama: Tensors) -> Tensors:
+    """With rows of the LM head of any length."""
+    head = llama["lm_head.weight"]
+    lengths = torch.linspace(0.5, 3.0, len(head)).unsqueeze(1)
+    return baichuan(llama) | {"lm_head.weight": head * lengths}
+
+
 def mimo(qwen2: Tensors) -> Tensors:
     """With a layer that predicts a further token."""
     return qwen2 | {"model.mtp_layers.0.input_proj.weight": torch.zeros(64, 128)}
 
 
+_BAICHUAN = {"model_type": "baichuan", "model_max_length": LIMIT, "z_loss_weight": 0}
 FORMS: dict[str, tuple[TinyModel, dict[str, Any], Callable[[Tensors], Tensors]]] = {
     "internlm2": (
         TinyModel(architecture="LlamaForCausalLM", config=SIZES),
@@ -82,6 +102,11 @@ FORMS: dict[str, tuple[TinyModel, dict[str, Any], Callable[[Tensors], Tensors]]]
         TinyModel(architecture="LlamaForCausalLM", config=SIZES | {"attention_bias": True}),
         {"architectures": ["InternLM2ForCausalLM"], "bias": True},
         internlm2,
+    ),
+    "baichuan": (
+        TinyModel(architecture="LlamaForCausalLM", config=SIZES | {"num_key_value_heads": 8}),
+        {"architectures": ["BaiChuanForCausalLM"], "num_key_value_heads": None, **_BAICHUAN},
+        baichuan,
     ),
     "mimo": (
         TinyModel(architecture="Qwen2ForCausalLM", config=SIZES),
@@ -108,3 +133,18 @@ def test_another_name_is_the_same_model(tmp_path: Path, name: str) -> None:
     (lesson.folder / "config.json").write_text(json.dumps(SIZES | own))
     check_way(lesson, Way())
     check_way(lesson, Way(stages=2, depth=3, max_step_tokens=40))
+
+
+def test_rows_of_baichuan_2s_lm_head_are_scaled(tmp_path: Path) -> None:
+    models = TinyModels(tmp_path)
+    tiny = TinyModel(architecture="LlamaForCausalLM", config=SIZES | {"num_key_value_heads": 8})
+    folder, model = models(tiny)
+    with torch.no_grad():
+        model.lm_head.weight.copy_(torch.nn.functional.normalize(model.lm_head.weight))
+        model.model.norm.weight.mul_(4)
+    model.save_pretrained(folder)
+    lesson, file = taught(models, tiny), folder / "model.safetensors"
+    save_file({key: value.contiguous() for key, value in baichuan2(load_file(file)).items()}, file)
+    own = {"architectures": ["BaichuanForCausalLM"], "num_key_value_heads": None, **_BAICHUAN}
+    (folder / "config.json").write_text(json.dumps(SIZES | own))
+    check_way(lesson, Way())

@@ -152,6 +152,8 @@ FAMILIES: Mapping[str, Family] = {
     ),
     **_decoder("Arcee", later_decoders.read_arcee),
     **_decoder("MiMo", later_decoders.read_mimo, own_names=later_decoders.MIMO_NAMES),
+    **_decoder("BaiChuan", later_decoders.read_baichuan, later_decoders.BAICHUAN_NAMES),
+    **_decoder("Baichuan", later_decoders.read_baichuan2, later_decoders.BAICHUAN_NAMES),
     **_decoder("Helium", later_decoders.read_helium),
     **_decoder(
         "InternLM2",

@@ -10,6 +10,8 @@ As in `decoders.py`, each reader obeys a class of transformers and raises ModelC
 - Hunyuan: norms of rotated queries and keys.
 - Arcee: no gate, and a squared ReLU.
 - MiMo (arXiv:2505.07608): a Qwen2 whose layers that predict further tokens are not used.
+- Baichuan and Baichuan 2 (arXiv:2309.10305): fused queries, keys and values, and in the second an
+  LM head whose rows have length 1.
 - InternLM2 (arXiv:2403.17297): its own names, with queries, keys and values in groups.
 """
 
@@ -78,7 +80,7 @@ def read_granite(keys: ShapeKeys) -> ModelShape:
     kind = msgspec.structs.replace(keys.read_causal(sizes), scale=attention)
     family = DecoderConfig(
         hidden_act=keys.read_activation("hidden_act"),
-        norm_eps=keys.read("rms_norm_eps", float, 1e-6) / blocks**2,
+        norm_eps=keys.read("rms_norm_eps", float, 1e-6) / blocks / blocks,
         embedding_scale=keys.read("embedding_multiplier", float, 1.0) / blocks,
         logit_scale=1 / logits,
         **_biases(keys),
@@ -227,13 +229,17 @@ def read_hunyuan(keys: ShapeKeys) -> ModelShape:
     return decoder_shape(keys, sizes, layers, norm_eps=1e-5, qk_norm="rotated", **_biases(keys))
 
 
+_MOST_ALPHA = 1e12
+"""More than any that can be meant; its powers are finite."""
+
+
 def _hunyuan_rope(keys: ShapeKeys, sizes: Sizes) -> RopeConfig:
     """A "dynamic" scaling with `alpha` is a larger base, whatever the length of a text."""
     theta, inner, dim = keys.read("rope_theta", float, 10_000.0), keys.nested_rope(), sizes.head_dim
     alpha = inner.optional("alpha", float)
     if alpha is None:
         return inner.read_own_rope(theta, None, sizes.max_position)
-    if alpha <= 0 or dim <= 2:
+    if not 0 < alpha < _MOST_ALPHA or dim <= 2:
         raise keys.error(f"rope alpha {alpha:g} is not supported for heads of {dim}")
     inner.neutral(each("type rope_type", "dynamic", None))
     inner.ignore("beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim")
@@ -259,6 +265,23 @@ def read_mimo(keys: ShapeKeys) -> ModelShape:
 
 
 MIMO_NAMES = ((r"^model\.mtp_layers\.", "unused."),)
+
+
+def read_baichuan(keys: ShapeKeys, *, normed_head: bool = False) -> ModelShape:
+    """Obeys the checkpoints' own code, of which transformers has no class. Models of 13B, which
+    declare no positions, have another attention."""
+    keys.ignore("_from_model_config", "model_max_length", "z_loss_weight")
+    sizes = keys.read_sizes()
+    layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
+    return decoder_shape(keys, sizes, layers, fused_qkv="parts", normed_head=normed_head)
+
+
+def read_baichuan2(keys: ShapeKeys) -> ModelShape:
+    keys.neutral({"tie_word_embeddings": (False, None)})
+    return read_baichuan(keys, normed_head=True)
+
+
+BAICHUAN_NAMES = ((r"\.self_attn\.W_pack\.", ".self_attn.qkv_proj."),)
 
 
 def read_internlm2(keys: ShapeKeys) -> ModelShape:

@@ -186,6 +186,7 @@ OF_LATER_DECODERS: list[Refused] = [
         'type "linear" is not supported',
     ),
     (_HUNYUAN, {"rope_scaling": {"type": "dynamic", "alpha": 0}}, "rope alpha 0 is not supported"),
+    (_HUNYUAN, {"rope_scaling": {"type": "dynamic", "alpha": 1e300}}, "rope alpha 1e+300 is not"),
     ("arcee-ai/AFM-4.5B", {"gated": True}, "gated true is not known"),
     ("kyutai/helium-1-2b", {"mlp_bias": 3}, "mlp_bias is not valid"),
     ("nvidia/Minitron-4B-Base", {"norm_eps": "small"}, "norm_eps is not valid"),
