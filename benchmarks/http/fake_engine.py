@@ -33,6 +33,7 @@ from engine_core.messages import (
     ToCore,
 )
 from workers.contract.config import Task
+from workers.contract.model_config import TokenOutput
 from workers.contract.process import exit_with_parent
 
 VECTOR_SIZE = 384
@@ -63,7 +64,8 @@ class FakeEngine:
         tokens: Sequence[int],
     ) -> None:
         self._clients = ClientSocket(endpoint, zmq.Context())
-        self._info = EngineInfo(task, 2048, 1 << 20, VECTOR_SIZE, VECTOR_SIZE, 1 << 20, 1 << 20)
+        sizes: dict[TokenOutput, int] = {"states": VECTOR_SIZE}
+        self._info = EngineInfo(task, 2048, 1 << 20, VECTOR_SIZE, sizes, 1 << 20, 1 << 20)
         self._expected, self._greeting = clients, list[bytes]()
         self._step_seconds = step_seconds
         self._tokens = tokens

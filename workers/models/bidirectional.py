@@ -2,7 +2,7 @@
 
 import re
 
-from workers.contract.model_config import DecoderConfig, ModelConfig
+from workers.contract.model_config import DecoderConfig, ModelConfig, TokenOutput
 from workers.layers.activations import ACTIVATIONS, Activation
 from workers.layers.layer import Chain, Placement
 from workers.layers.linear import Linear
@@ -33,3 +33,13 @@ class BidirectionalForSequenceClassification(DecoderModel):
             return Chain(dense, classifier)
         self._final_norm = Chain(on_this_stage(self._final_norm), dense)
         return classifier
+
+
+class BidirectionalForTokenClassification(DecoderModel):
+    """An encoder whose every token is classified."""
+
+    def _make_token_heads(
+        self, config: ModelConfig, placement: Placement
+    ) -> dict[TokenOutput, Activation]:
+        labels = {"classifier": config.num_labels}
+        return {"token_vectors": Linear(config.hidden_size, labels, placement, bias=True)}

@@ -11,6 +11,7 @@ from workers.models.base import family_config
 from workers.models.encoder import (
     EncoderForMaskedLM,
     EncoderForSequenceClassification,
+    EncoderForTokenClassification,
     EncoderModel,
 )
 
@@ -59,3 +60,7 @@ class DisentangledForSequenceClassification(DisentangledModel, EncoderForSequenc
 
 class DisentangledForMaskedLM(DisentangledModel, EncoderForMaskedLM):
     """A masked language model, whose logits SPLADE pools."""
+
+
+class DisentangledForTokenClassification(DisentangledModel, EncoderForTokenClassification):
+    """An encoder whose every token is classified."""

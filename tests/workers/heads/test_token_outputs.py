@@ -25,7 +25,10 @@ from workers.weights.checkpoint import CheckpointError
 TEXTS = [[max(token, 5) for token in text] for text in random_texts(3, 17, 2, 40, 5, 31)]
 """Without tokens for padding, which have positions of their own in transformers."""
 HIDDEN = 64
-TOKEN_FAMILIES = "Bert Roberta XLMRoberta Camembert DistilBert MPNet NomicBert ModernBert".split()
+TOKEN_FAMILIES = """
+    Bert Roberta XLMRoberta Camembert DistilBert MPNet NomicBert ModernBert Electra Albert EuroBert
+    DebertaV2
+""".split()
 
 
 def run(folder: Path, *outputs: str, stages: int = 1, **changes: Any) -> EmbedOutput:

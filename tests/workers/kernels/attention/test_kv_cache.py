@@ -46,6 +46,24 @@ def normalised(
     return torch.cat(parts, dim=1)
 
 
+def turned_exactly(
+    heads: torch.Tensor,
+    num_heads: int,
+    norm: QKNorm | None,
+    table: torch.Tensor,
+    positions: torch.Tensor,
+    factors: torch.Tensor | None,
+) -> torch.Tensor:
+    """Queries and keys [T, H + Hkv, D] in float64; queries times the `factors` of their places."""
+    rotary_dim = table.shape[1]
+    exact = normalised(heads.double(), num_heads, norm, rotated=False)
+    exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
+    exact = normalised(exact, num_heads, norm, rotated=True)
+    if factors is not None:
+        exact[:, :num_heads] *= factors[positions, None, None]
+    return exact
+
+
 @pytest.mark.parametrize(
     ("normed", "rotary", "in_place"),
     [
@@ -82,12 +100,8 @@ def test_rotate_and_cache(
     query, key = (1 + torch.rand(row * head_dim, device=device) for row in rows)
     norm = QKNorm(query, key, 1e-3, rotated=normed == "rotated") if normed else None
 
-    exact = normalised(heads[:, :turning].double(), num_heads, norm, rotated=False)
-    exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
-    exact = normalised(exact, num_heads, norm, rotated=True)
     factors = 1 + torch.rand(9, device=device) if 0 < rotary < 1 and normed != "rotated" else None
-    if factors is not None:
-        exact[:, :num_heads] *= factors[positions, None, None]
+    exact = turned_exactly(heads[:, :turning], num_heads, norm, table, positions, factors)
     table = table if rotary_dim else None
 
     kv_indices = torch.tensor([11, 2, 7, 0], device=device)
