@@ -11,7 +11,7 @@ from msgspec import Meta
 Treatment = Literal["obeyed", "accepted", "refused"]
 Source = Literal[
     "OpenAI", "Anthropic", "vLLM", "SGLang", "TGI", "llama.cpp", "TEI", "NIM", "Cohere", "Jina",
-    "Voyage", "DeepSeek", "Qwen", "HF", "LiteLLM", "penstock",
+    "Voyage", "FlagEmbedding", "DeepSeek", "Qwen", "HF", "LiteLLM", "penstock",
 ]  # fmt: skip
 
 

@@ -177,8 +177,8 @@ def test_broken_checkpoints(llama: Path, not_served: Refused) -> None:
     assert f"{llama / 'model.safetensors'} cannot be read" in not_served(llama)
     (llama / "tokenizer.json").write_text('{"model"')
     assert f"{llama / 'tokenizer.json'} cannot be read" in not_served(llama)
-    write_json(llama / "config.json", LLAMA | {"architectures": ["GPT2LMHeadModel"]})
-    assert "'GPT2LMHeadModel' is not supported; docs/models.md" in not_served(llama)
+    write_json(llama / "config.json", LLAMA | {"architectures": ["BloomForCausalLM"]})
+    assert "'BloomForCausalLM' is not supported; docs/models.md" in not_served(llama)
     (llama / "config.json").write_text("{")
     assert f"{llama / 'config.json'} cannot be read" in not_served(llama)
 

@@ -18,7 +18,7 @@ class DistanceVectors(NamedTuple):
     buckets: torch.Tensor
 
     def scores(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Of all tokens of texts, [..., H, T, D] each -> [..., H, T, T], not scaled."""
+        """Scores of all tokens of texts, [..., H, T, D] each -> [..., H, T, T], not scaled."""
         length, zero = queries.shape[-2], len(self.buckets) // 2
         window = self.buckets[zero + 1 - length : zero + length]
         which = window.unfold(0, length, 1).flip(1)  # [query, key]

@@ -35,7 +35,6 @@ from workers.contract.checkpoint.sentence_transformers import (
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import (
-    DecoderConfig,
     EmbeddingConfig,
     LateInteractionConfig,
     LongScaling,
@@ -136,8 +135,8 @@ def _read_shape(keys: ShapeKeys, family: Family) -> ModelShape:
     shape = family.read_shape(keys)
     if family.task == "generate" and not shape.has_kv_cache:
         raise keys.error("a model whose tokens see those after them cannot generate")
-    sees_all = isinstance(shape.family, DecoderConfig) and not shape.has_kv_cache
-    if family.task == "classify" and sees_all:
+    reads_last = family.model_class.endswith("DecoderForSequenceClassification")
+    if reads_last and not shape.has_kv_cache:
         raise keys.error("a decoder whose tokens see those after them cannot classify here")
     for kind in shape.attention:
         if kind.rope is not None:

@@ -170,7 +170,7 @@ def read_albert(keys: ShapeKeys) -> ModelShape:
         | each("inner_group_num num_hidden_groups", 1, None)
     )
     keys.ignore("classifier_dropout_prob")
-    # Of the original code, which transformers does not read.
+    # The original code's own, which transformers does not read.
     keys.ignore("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
     return _read_encoder(
         keys, usual_act="gelu_new", embedding_size=_embedding_size(keys), shared_layers=True
