@@ -43,10 +43,9 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
         | each("llama_4_scaling sliding_window", None)
     )
     keys.ignore("is_llama_config", "max_sequence_length")
-    sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
+    sizes = keys.read_sizes()
     layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
-    mlp_bias = keys.read("mlp_bias", bool, False)
-    return decoder_shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
+    return decoder_shape(keys, sizes, layers, **keys.read_biases())
 
 
 def read_bidirectional_llama(keys: ShapeKeys) -> ModelShape:
@@ -270,8 +269,7 @@ def _later_gemma(
     """Without `layer_types` the last of every `period` layers sees everything."""
     keys.ignore("_sliding_window_pattern")  # transformers writes it beside the types
     keys.ignore("cache_implementation", "hidden_act", "sliding_window_size")
-    usual = [layer % period == 0 for layer in range(1, sizes.num_layers + 1)]
-    layers = keys.read_layers(full, sliding, usual)
+    layers = keys.read_periodic_layers(sizes, full, sliding, period)
     return _gemma_shape(
         keys,
         sizes,

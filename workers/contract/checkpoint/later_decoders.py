@@ -15,8 +15,6 @@ As in `decoders.py`, each reader obeys a class of transformers and raises ModelC
 - InternLM2 (arXiv:2403.17297): its own names, with queries, keys and values in groups.
 """
 
-from typing import Any
-
 import msgspec
 
 from workers.contract.checkpoint.config_keys import each
@@ -48,21 +46,11 @@ def read_smollm3(keys: ShapeKeys) -> ModelShape:
     narrow = full.narrowed(used, sizes.max_position)
     kinds = keys.read_layers(full, narrow, [used is None or own != 0 for own in rotates])
     layers = [kind if own else _unrotated(kind) for kind, own in zip(kinds, rotates, strict=True)]
-    return decoder_shape(keys, sizes, layers, tied=True, **_biases(keys))
+    return decoder_shape(keys, sizes, layers, tied=True, **keys.read_biases())
 
 
 def _unrotated(kind: AttentionKind) -> AttentionKind:
     return msgspec.structs.replace(kind, rope=None)
-
-
-def _biases(keys: ShapeKeys, *, default: bool = False) -> dict[str, Any]:
-    """Llama's: of all products of attention, and of those of the feed-forward network."""
-    bias = keys.read("attention_bias", bool, default)
-    return {
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "mlp_bias": keys.read("mlp_bias", bool, False),
-    }
 
 
 def read_granite(keys: ShapeKeys) -> ModelShape:
@@ -83,7 +71,7 @@ def read_granite(keys: ShapeKeys) -> ModelShape:
         norm_eps=keys.read("rms_norm_eps", float, 1e-6) / blocks / blocks,
         embedding_scale=keys.read("embedding_multiplier", float, 1.0) / blocks,
         logit_scale=1 / logits,
-        **_biases(keys),
+        **keys.read_biases(),
     )
     return keys.shape(sizes, keys.read_same_layers(sizes, kind), family, tied=False)
 
@@ -92,7 +80,7 @@ def read_seed_oss(keys: ShapeKeys) -> ModelShape:
     keys.assume({"head_dim": 128})
     keys.ignore("residual_dropout")
     sizes = keys.read_sizes()
-    biases = _biases(keys, default=True)
+    biases = keys.read_biases(attention=True)
     biases["output_bias"] = keys.read("attention_out_bias", bool, False)
     return decoder_shape(
         keys, sizes, keys.read_same_layers(sizes, keys.read_causal(sizes)), **biases
@@ -114,8 +102,7 @@ def read_olmo3(keys: ShapeKeys) -> ModelShape:
     full = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
     within = msgspec.structs.replace(full, rope=rope_within)
     sliding = within.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
-    usual = [layer % 4 == 0 for layer in range(1, sizes.num_layers + 1)]
-    return _olmo(keys, sizes, keys.read_layers(full, sliding, usual))
+    return _olmo(keys, sizes, keys.read_periodic_layers(sizes, full, sliding, 4))
 
 
 def _olmo(keys: ShapeKeys, sizes: Sizes, layers: list[AttentionKind]) -> ModelShape:
@@ -144,12 +131,11 @@ def read_exaone4(keys: ShapeKeys) -> ModelShape:
         keys.ignore("sliding_window_pattern")  # perhaps a text such as "LLLG"
     elif window is not None:
         period = keys.size("sliding_window_pattern", default=4)
-    usual = [layer % period == 0 for layer in range(1, sizes.num_layers + 1)]
     everything = full if window is None else _unrotated(full)
     return decoder_shape(
         keys,
         sizes,
-        keys.read_layers(everything, sliding, usual),
+        keys.read_periodic_layers(sizes, everything, sliding, period),
         norm_eps=1e-5,
         qk_norm="head",
         input_norms=False,
@@ -209,7 +195,7 @@ def read_helium(keys: ShapeKeys) -> ModelShape:
     keys.assume({"head_dim": 128, "rope_theta": 100_000.0})
     sizes = keys.read_sizes()
     layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
-    own = _biases(keys) | {"output_bias": False}
+    own = keys.read_biases() | {"output_bias": False}
     return decoder_shape(keys, sizes, layers, norm_eps=1e-8, interleaved_dims=sizes.head_dim, **own)
 
 
@@ -226,7 +212,9 @@ def read_hunyuan(keys: ShapeKeys) -> ModelShape:
     rope = _hunyuan_rope(keys, sizes)
     kind = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
     layers = keys.read_same_layers(sizes, kind)
-    return decoder_shape(keys, sizes, layers, norm_eps=1e-5, qk_norm="rotated", **_biases(keys))
+    return decoder_shape(
+        keys, sizes, layers, norm_eps=1e-5, qk_norm="rotated", **keys.read_biases()
+    )
 
 
 _MOST_ALPHA = 1e12
@@ -254,7 +242,7 @@ def read_arcee(keys: ShapeKeys) -> ModelShape:
     layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
     activation = keys.read_activation("hidden_act", "relu2")
     return decoder_shape(
-        keys, sizes, layers, norm_eps=1e-5, hidden_act=activation, gated=False, **_biases(keys)
+        keys, sizes, layers, norm_eps=1e-5, hidden_act=activation, gated=False, **keys.read_biases()
     )
 
 

@@ -48,7 +48,7 @@ def _shape(
 def read_nemotron(keys: ShapeKeys) -> ModelShape:
     keys.assume({"partial_rotary_factor": 0.5})
     keys.neutral({"rope_percent": (0.5, None)})
-    sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
+    sizes = keys.read_sizes()
     return _shape(
         keys,
         sizes,
@@ -57,9 +57,7 @@ def read_nemotron(keys: ShapeKeys) -> ModelShape:
         eps="norm_eps",
         gated=False,
         unit_offset_norms=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=keys.read("mlp_bias", bool, False),
+        **keys.read_biases(),
     )
 
 
@@ -85,9 +83,8 @@ def read_cohere2(keys: ShapeKeys) -> ModelShape:
     rotated, window = keys.read_causal(sizes), keys.size("sliding_window")
     full = msgspec.structs.replace(rotated, rope=None)
     period = keys.size("sliding_window_pattern", default=4)
-    usual = [layer % period == 0 for layer in range(1, sizes.num_layers + 1)]
     narrow = rotated.narrowed(window, sizes.max_position)
-    return _cohere(keys, sizes, keys.read_layers(full, narrow, usual))
+    return _cohere(keys, sizes, keys.read_periodic_layers(sizes, full, narrow, period))
 
 
 def _cohere(keys: ShapeKeys, sizes: Sizes, layers: list[AttentionKind]) -> ModelShape:

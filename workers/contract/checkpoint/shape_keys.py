@@ -240,6 +240,20 @@ class ShapeKeys(ConfigKeys):
         """`kind` for each layer."""
         return self.read_layers(kind, None, [True] * sizes.num_layers)
 
+    def read_periodic_layers(
+        self, sizes: Sizes, full: AttentionKind, sliding: AttentionKind, period: int
+    ) -> list[AttentionKind]:
+        """As `read_layers`: without `layer_types` the last of every `period` layers is `full`."""
+        usual = [layer % period == 0 for layer in range(1, sizes.num_layers + 1)]
+        return self.read_layers(full, sliding, usual)
+
+    def read_biases(self, *, attention: bool = False) -> dict[str, Any]:
+        """Biases of all products of attention, and of those of the feed-forward network, as fields
+        of a DecoderConfig; `attention` is the former's default."""
+        bias = self.read("attention_bias", bool, attention)
+        mlp_bias = self.read("mlp_bias", bool, False)
+        return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": mlp_bias}
+
     def shape(
         self,
         sizes: Sizes,
