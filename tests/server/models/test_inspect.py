@@ -105,10 +105,10 @@ def test_every_refusal_is_a_line(tmp_path: Path, inspect: Any) -> None:
     said = inspect(folder, "--pipeline-stages", 3)
     file = folder / "config.json"
     assert said["refused"] == [
-        f"{folder}/adapter_config.json: adapters are not supported; merge it into the weights",
-        f"{file}: logit_scale 2 is not supported",
         f"{file}: quantization_config with the method 'gptq' is not supported",
         f"{file}: attention_chunk_size 64 is not supported",
+        f"{folder}/adapter_config.json: adapters are not supported; merge it into the weights",
+        f"{file}: logit_scale 2 is not supported",
         f"{file}: residual_multiplier 0.5 is not known for this architecture",
         f'{file}: router {{"experts":8}} is not known for this architecture',
         f"tokenizer.json is missing from {folder}",

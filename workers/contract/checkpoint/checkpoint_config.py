@@ -1,6 +1,5 @@
 """Reads the configuration of a model from the files beside its weights."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +45,7 @@ from workers.contract.model_config import (
     inner_name,
     vector_size,
 )
+from workers.contract.quantization import Quantization
 
 
 def read_model_config(
@@ -60,7 +60,7 @@ def read_model_config(
     own = family_of(declared).base if module_of(modules, "Pooling") else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
-    task = _task(family.task, asked, modules)
+    task, quantization = _task(family.task, asked, modules), _quantization(keys, family)
     _check_servable(keys, family, task)
     if architecture == own and (task == "rerank" or not module_of(modules, "LogitScore")):
         check_library_files(path, modules, task, refuse)
@@ -76,7 +76,7 @@ def read_model_config(
         **msgspec.structs.asdict(shape),
         path=str(path),
         architecture=architecture,
-        quantization=read_quantization(keys, partial(_own_name, family)),
+        quantization=quantization,
         max_model_len=_longest(path, shape, transformer, task, late),
         lowercase=transformer.do_lower_case,
         checkpoint_dtype=keys.read("dtype", str, keys.read("torch_dtype", str, "float32")),
@@ -104,9 +104,13 @@ def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
     return "rerank" if own == "generate" and reranks else own
 
 
-def _own_name(family: Family, name: str) -> str:
-    """A layer's name in the checkpoint -> the one that the stage model has."""
-    return family.canonical_name(f"{inner_name(name) or name}.").removesuffix(".")
+def _quantization(keys: ConfigKeys, family: Family) -> Quantization | None:
+    """How the weights are quantised, of layers by the names that the stage model has."""
+
+    def own_name(name: str) -> str:
+        return family.canonical_name(f"{inner_name(name) or name}.").removesuffix(".")
+
+    return read_quantization(keys, own_name)
 
 
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
