@@ -178,8 +178,11 @@ Output = Literal["vector"] | TokenOutput
 
 
 class Marks(msgspec.Struct, array_like=True, frozen=True):
-    """Tokens beside those of each text: a `marker` behind the first one, then as many of `filler`
-    as make it `length` tokens, which are `attended` to or not."""
+    """Tokens beside those of each text.
+
+    A `marker` is behind the first one, then as many of `filler` as make it `length` tokens, which
+    are `attended` to or not.
+    """
 
     marker: int | None = None
     filler: int = 0

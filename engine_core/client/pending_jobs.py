@@ -264,8 +264,8 @@ Reduce = Callable[[int, FloatArray, bytes], FloatArray]
 
 
 class OfTokens(NamedTuple):
-    """What a job returns of each text's tokens, beside the vector or in its place: `EncodeJob`'s
-    fields. With `reduce` each row's are reduced as they come, and not kept."""
+    """Outputs of each text's tokens, beside the vector or in its place: `EncodeJob`'s fields.
+    With `reduce` each row's are reduced as they come, and not kept."""
 
     outputs: tuple[Output, ...] = ("vector",)
     marks: Marks | None = None

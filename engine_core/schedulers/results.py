@@ -246,7 +246,7 @@ def _side_by_side(outputs: list[_Vectors], rows: range) -> _Vectors:
 
 
 def outputs_of(job: Job) -> tuple[Output, ...]:
-    """What a job's rows end with."""
+    """The outputs of each row of a job, in order."""
     return job.message.outputs if isinstance(job.message, EncodeJob) else ("vector",)
 
 

@@ -43,9 +43,9 @@ async def encode(
     instruction: str | None = None,
     of_tokens: OfTokens = ONLY_VECTOR,
 ) -> Encoded:
-    """Embed the items, score them with `query`, one for all or one for each, or return what is
-    wanted `of_tokens`, which the ledger holds until it is there.
+    """Embed the items, score them, or return what is wanted `of_tokens`.
 
+    `query` is one for all or one for each. The ledger holds what tokens have until it is there.
     `options` get the client's key and salt. Raises RefusalError if the engine refuses the job, it
     fails, or the request's time is over.
     """

@@ -1,4 +1,4 @@
-"""What a request wants of each text's tokens: vectors, lexical weights, labels."""
+"""Outputs of each text's tokens: vectors, lexical weights, labels."""
 
 from collections.abc import Iterator, Sequence
 

@@ -40,7 +40,7 @@ class LateInteraction:
         return vectors[~np.isin(np.frombuffer(ids, np.int32), self._skipped)]
 
     def _id(self, token: str) -> int | None:
-        """The id of a token; none of no token."""
+        """The id of a token, or None for an empty one."""
         found = self._tokenizer.raw.token_to_id(token) if token else None
         if token and (found is None or found >= self._vocab_size):
             raise TokenizerError(f"the model has no token {token!r}, which marks its texts")
@@ -48,6 +48,8 @@ class LateInteraction:
 
 
 def max_sim(query: FloatArray, document: FloatArray) -> np.float32:
-    """The sum over a query's vectors [Q, D] of each one's best product with a document's [K, D], 0
-    without any (Khattab & Zaharia 2020, arXiv:2004.12832, 3.3)."""
+    """The sum of each query vector's best product with one of a document's, 0 without any.
+
+    [Q, D] and [K, D] (Khattab & Zaharia 2020, arXiv:2004.12832, 3.3).
+    """
     return np.float32((query @ document.T).max(axis=1).sum() if len(document) else 0)

@@ -1,4 +1,4 @@
-"""What disentangled attention adds to a layer's scores, by the distance of the two tokens."""
+"""Disentangled attention: what a layer's scores get by the distance of the two tokens."""
 
 from typing import NamedTuple
 

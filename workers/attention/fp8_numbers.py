@@ -10,8 +10,11 @@ FP8 = torch.float8_e4m3fn
 
 
 def quantized(heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`heads` [T, H, D] in E4M3, and their scales float32[T, H]: the least powers of two of which
-    448, the largest number of E4M3, is not less than a head's largest."""
+    """`heads` [T, H, D] in E4M3, and their scales float32[T, H].
+
+    Scales are the least powers of two of which 448, the largest number of E4M3, is not less than a
+    head's largest.
+    """
     wide = heads.float()
     # 448 is 1.75 * 2 ** 8: larger mantissas carry.
     carried = (wide.abs().amax(2).view(torch.int32) + 0x1FFFFF) >> 23

@@ -197,8 +197,11 @@ class GenerateOutput(FinishedStep, frozen=True, kw_only=True, tag="generate"):
 
 
 class EmbedOutput(FinishedStep, frozen=True, kw_only=True, tag="embed"):
-    """Dense vectors float32[R, D] of a model that pools, and what is requested of `tokens`, each
-    float32[S, token_size] of all tokens of the rows that request it. A failed row holds NaN."""
+    """Dense vectors float32[R, D] of a model that pools, and what is requested of `tokens`.
+
+    Each is float32[S, token_size] of all tokens of the rows that request it. A failed row holds
+    NaN.
+    """
 
     vectors: bytes = b""
     tokens: dict[TokenOutput, bytes] = {}

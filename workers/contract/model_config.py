@@ -143,8 +143,8 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling | Dynami
 
 
 class QueryGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """A query at position p is multiplied by 1 + beta log(1 + floor(p / period)), as in Llama 4:
-    softmax over many tokens would be too flat without it."""
+    """A query at position p is multiplied by 1 + beta log(1 + floor(p / period)), as in Llama 4.
+    Softmax over many tokens would be too flat without it."""
 
     beta: float
     period: int

@@ -36,8 +36,8 @@ def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
 def _embed(
     model: StageModel, pooling: PoolingConfig | None, step: PackedStep, hidden: torch.Tensor
 ) -> HeadResult:
-    """What is requested of tokens, of their states before the pooling, and one vector a row of a
-    model that has a `pooling`."""
+    """Outputs of tokens that are requested, of their states before the pooling. A model that has a
+    `pooling` adds one vector a row."""
     tokens = {
         output: model.of_tokens(output, hidden.index_select(0, indices))
         for output, indices in step.requested.items()

@@ -96,7 +96,7 @@ def read_model_config(
 
 
 def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
-    """A causal model with an LM head reranks if it is asked to, or if its modules say so, and an
+    """The task. A causal model with an LM head reranks if asked to, or if its modules say so. An
     embedder has vectors of tokens if its modules are PyLate's."""
     if own == "embed" and any(module.type.startswith("pylate.") for module in modules):
         return "embed_tokens"

@@ -52,7 +52,7 @@ class _Tokens(msgspec.Struct):
 def read_late_interaction(
     folder: Path, file: ModelFile, *, own_code: bool
 ) -> LateInteractionConfig:
-    """What PyLate says of a checkpoint, whose `file` may lack any key; or ColBERT's `own_code`."""
+    """PyLate's settings of a checkpoint, whose `file` may lack any; or those of its `own_code`."""
     mask = (optional(folder, "tokenizer_config.json", _Tokens) or _Tokens()).mask_token
     filler = mask.get("content") if isinstance(mask, dict) else mask
     filler = filler if isinstance(filler, str) else "[MASK]"

@@ -111,7 +111,7 @@ def _launch(
     arguments: list[object],
     **options: object,
 ) -> torch.Tensor:
-    """A kernel with the arguments that both have, and its own; it `adds` to `out`."""
+    """Launch a kernel with the arguments of both kernels and its own, which `adds` to `out`."""
     kernel[(triton.cdiv(out.shape[1], tile.outputs),)](
         *(rows, weight, weight if bias is None else bias, out, out.shape[1], rows.shape[1]),
         *arguments,
