@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import groupby
+from itertools import dropwhile, groupby
 from socket import SHUT_RDWR
 from typing import Any
 from unittest.mock import Mock
@@ -332,9 +332,13 @@ def test_each_message_is_a_request_of_the_log(guarded):
         error = refused(socket, model="nobody")
         socket.send("{")
         events(socket)
-    wait_until(lambda: len(guarded.api.output.read_bytes().splitlines()) >= 3)
-    lines = [json.loads(line) for line in guarded.api.output.read_bytes().splitlines()]
-    lines = [line for line in lines if line["path"] == PATH][-3:]
+
+    def logged() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in guarded.api.output.read_bytes().splitlines()]
+        return [*dropwhile(lambda line: line["id"] != "mine", lines)]
+
+    wait_until(lambda: len(logged()) == 3)
+    lines = logged()
     assert [(line["method"], line["status"], line["error"]) for line in lines] == [
         ("GET", 101, None),
         ("POST", 404, "model_not_found"),
