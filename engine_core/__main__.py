@@ -55,7 +55,7 @@ def _serve(config: EngineConfig) -> None:
     preprocessor = workflow.preprocessor(execution, tokenizer)
     capacity = executor.start()
     if capacity.num_blocks:
-        log.info("KV cache: %s tokens", f"{capacity.num_blocks * execution.block_size:,}")
+        log.info("KV cache: %s", execution.cache_layout.described(capacity.num_blocks))
     core = EngineCore(
         config, workflow, capacity, executor, clients, preprocessor, on_beat=Heartbeat().beat
     )

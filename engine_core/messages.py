@@ -250,7 +250,8 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, tag="trace"):
 
 class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
     """The model of a ready engine. `vector_size` is 0 for a generator, and the size of the
-    vocabulary for sparse vectors; `token_sizes` are the numbers of a token."""
+    vocabulary for sparse vectors; `token_sizes` are the numbers of a token. The KV cache holds
+    `kv_tokens`, in sequences of `max_model_len` if layers have windows."""
 
     task: Task
     max_model_len: int

@@ -121,9 +121,16 @@ def _most_layers(
     num_layers, stages = sum(even), range(len(even))
     if not costs[0].kv_block_bytes:
         return [num_layers for _ in even]
+    layout = execution.cache_layout
+    block_layers, usable = (
+        layout.block_layers(range(num_layers)),
+        layout.usable(execution.max_running),
+    )
 
     def blocks(stage: int, layers: int) -> int:
-        return _blocks(execution, costs, stage, layers)
+        """An estimate of those for which a stage has room, up to those that could be used."""
+        own = -(-layers * block_layers // num_layers) * costs[stage].kv_block_bytes
+        return min(_kv_budget(execution, costs, stage, layers) // own, usable)
 
     roomiest = [1 for _ in stages]
     for _ in range(num_layers - len(stages)):
@@ -137,15 +144,14 @@ def _most_layers(
     ]
 
 
-def _blocks(
+def _kv_budget(
     execution: ExecutionConfig, costs: Sequence[StageCosts], stage: int, layers: int
 ) -> int:
-    """An estimate of the KV blocks for which a stage has room, up to those that could be used."""
-    cost, usable = costs[stage], -(-execution.max_model_len // execution.block_size)
-    budget = execution.kv_cache_bytes
-    if execution.memory_shares:
-        ends = [cost.embedding] * (stage == 0) + [cost.head] * (stage == len(costs) - 1)
-        weights = layers * cost.layer.weight_bytes + sum(part.weight_bytes for part in ends)
-        held = weights + execution.activation_bytes(stage) + OTHER_BYTES
-        budget = max(0, execution.memory_shares[stage] - held)
-    return min(budget // (layers * cost.kv_block_bytes), execution.max_running * usable)
+    """An estimate of a stage's bytes for KV cache beside so many layers."""
+    if not execution.memory_shares:
+        return execution.kv_cache_bytes
+    cost = costs[stage]
+    ends = [cost.embedding] * (stage == 0) + [cost.head] * (stage == len(costs) - 1)
+    weights = layers * cost.layer.weight_bytes + sum(part.weight_bytes for part in ends)
+    held = weights + execution.activation_bytes(stage) + OTHER_BYTES
+    return max(0, execution.memory_shares[stage] - held)

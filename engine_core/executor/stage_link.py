@@ -224,7 +224,8 @@ def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> in
     stages = [stage for stage in loaded if stage.kv_block_bytes]
     if not stages:
         return 0
-    size, longest = execution.block_size, execution.max_model_len
+    longest = execution.max_model_len
+    layout = execution.cache_layout
     tightest = min(stages, key=lambda stage: stage.kv_budget_bytes // stage.kv_block_bytes)
     blocks = tightest.kv_budget_bytes // tightest.kv_block_bytes
     if blocks < 1:
@@ -232,17 +233,17 @@ def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> in
             f"the KV cache of {tightest.kv_budget_bytes:,} bytes does not hold one block of "
             f"{tightest.kv_block_bytes:,}: raise {execution.setting('kv_cache_memory')}"
         )
-    if blocks * size < longest:
+    if (held := layout.longest(blocks)) < longest:
         log.warning(
-            "the KV cache of %s bytes holds %s tokens, fewer than the model's context length "
-            "of %s: longer requests are refused (%s: %s bytes hold one)",
+            "the KV cache of %s bytes holds a sequence of %s tokens, fewer than the model's "
+            "context length of %s: longer requests are refused (%s: %s bytes hold one)",
             f"{tightest.kv_budget_bytes:,}",
-            f"{blocks * size:,}",
+            f"{held:,}",
             f"{longest:,}",
             execution.setting("kv_cache_memory"),
-            f"{-(-longest // size) * tightest.kv_block_bytes:,}",
+            f"{layout.blocks_alone(layout.max_blocks) * tightest.kv_block_bytes:,}",
         )
-    return min(blocks, execution.max_running * -(-longest // size))
+    return min(blocks, layout.usable(execution.max_running))
 
 
 class Losses:

@@ -26,6 +26,7 @@ class DecodeBatch:
     begun        jobs of the rows that begin, or begin again
     updates      new block-table entries, flat (slot, index, block)
     copies       blocks that are copied first, flat (from, to)
+    sources      those of them that are held until the step is built
     after        the newest step whose sampled token a row takes as input
     num_decodes  how many decode rows there are: they come first
     contexts, attended  as in `StepWork`
@@ -41,6 +42,7 @@ class DecodeBatch:
     begun: list[Job] = field(default_factory=list[Job])
     updates: list[int] = field(default_factory=list[int])
     copies: list[int] = field(default_factory=list[int])
+    sources: list[int] = field(default_factory=list[int])
     after: int = -1
     num_tokens: int = 0
     num_decodes: int = 0
@@ -87,12 +89,6 @@ class DecodeBatch:
     @property
     def work(self) -> StepWork:
         return StepWork(self.num_tokens, self.attended, self.contexts)
-
-    def assign_blocks(self, request: Request, blocks: list[int]) -> None:
-        """Append to the request's block table, here and in the workers."""
-        for index, block in enumerate(blocks, len(request.blocks)):
-            self.updates += (request.slot, index, block)
-        request.blocks += blocks
 
     def message(self, masked: bytes, groups: Sequence[int]) -> DecodeStep:
         """Build the step's message with its `masked` and `groups`."""

@@ -25,6 +25,7 @@ from engine_core.schedulers.prefixes import (
     Resumed,
     cached_prefix,
     claim_from_cache,
+    fresh_blocks,
     share_computed,
     share_text,
 )
@@ -69,7 +70,7 @@ class DecoderScheduler:
         self._is_pipeline = config.num_stages > 1
         self._ahead = config.steps_ahead > 0
         self._max_tokens = config.max_step_tokens
-        self.kv = KVCacheManager(num_blocks, config.block_size)
+        self.kv = KVCacheManager(num_blocks, config.cache_layout)
         self._running = RunningRequests(config.max_running)
         self._waiting = WaitingRequests(self.kv, config, clock)
         self._in_progress = PromptsInProgress(self.kv, self._costs)
@@ -82,7 +83,9 @@ class DecoderScheduler:
             self._step_time,
             clock,
         )
-        self._shared = SharedPrefixes(self.kv, self._running, not config.disable_cascade_attn)
+        # Rows with a window alone read little of a prefix, if any.
+        attended_once = not config.disable_cascade_attn and not self.kv.groups[0].windowed
+        self._shared = SharedPrefixes(self.kv, self._running, attended_once)
         self._micro_batches = MicroBatches(config, self._step_time, self._shared)
         self._masks = StepMasks(config.model.vocab_size)
         self._constrained = self._step = 0
@@ -140,7 +143,7 @@ class DecoderScheduler:
         if not batch.requests and not full:
             self._add_decodes(batch, ahead_of)
         # What is copied is copied first: later steps may write there.
-        self.kv.release(batch.copies[::2])
+        self.kv.release(batch.sources)
         if not batch.requests:
             return None
         self._step += 1
@@ -194,6 +197,7 @@ class DecoderScheduler:
             request, stop = batch.requests[row], batch.starts[row] + batch.lens[row]
             if request.status is Status.RUNNING:
                 share_computed(self.kv, request, stop)
+                self.kv.trim(request.held, request.submitted)
                 self._resume(self._in_progress.computed(request, stop))
         if self._in_progress:
             self._resume(self._in_progress.step_over(batch.step))
@@ -206,13 +210,16 @@ class DecoderScheduler:
 
     def _add_decodes(self, batch: DecodeBatch, oldest_step: int) -> None:
         """Add one token of each generating request that can go on, or of a micro-batch of them."""
-        size, preempted = self.kv.block_size, self._counted.preemptions
+        preempted = self._counted.preemptions
         # Only requests without room for their next position need `_grow`.
         ready = [
             request
             for request in self._running.ready(oldest_step)
-            if request.submitted < len(request.blocks) * size or self._grow(batch, request)
+            if request.submitted < request.room or self._grow(batch, request)
         ]
+        for request in list(self._running.prompts):
+            if request.submitted == request.room:
+                self._grow(batch, request)
         # Now that rows have grown: what is freed for arrivals is left for them.
         self._make_room()
         if self._counted.preemptions > preempted:
@@ -224,21 +231,34 @@ class DecoderScheduler:
         self._running.contexts += batch.num_decodes
 
     def _grow(self, batch: DecodeBatch, request: Request) -> bool:
-        """Allocate the block of the request's next position. False if it is not in this step.
+        """Hold blocks for the request's next position. False if it is not in this step.
 
         It preempts none if it is the first to give way, or has an unresolved token and may be
         about to end."""
         if request.status is not Status.RUNNING:
             return False
-        while (blocks := self.kv.allocate(1)) is None:
+        self.kv.trim(request.held, request.submitted)
+        while not self.kv.extend(request.held, request.submitted):
             other = self._running.first_to_give_way
             if request.unresolved or other is request:
                 return False
             self._preempt(other)
-        batch.assign_blocks(request, blocks)
+        self._hold(batch, request)
         if request.kind is JobKind.BATCH:
             self._waiting.batch.grown(request)
         return True
+
+    def _make_longer(self, batch: DecodeBatch, request: Request, stop: int) -> None:
+        """Hold blocks for the request's positions before `stop`, as far as any are free."""
+        self.kv.trim(request.held, request.submitted)
+        while request.room < stop and self.kv.extend(request.held, request.room):
+            request.room = self.kv.room(request.held)
+        self._hold(batch, request)
+
+    def _hold(self, batch: DecodeBatch, request: Request) -> None:
+        """Tell the workers of the blocks that a request has got."""
+        request.room = self.kv.room(request.held)
+        batch.updates += self.kv.table_updates(request.slot, request.held)
 
     def _make_room(self) -> None:
         """Preempt rows of later kinds, the last first, for all small rows that the next step could
@@ -249,11 +269,11 @@ class DecoderScheduler:
         blocks, tokens = 0, self._max_tokens - running.tokens_before(JobKind.LARGE)
         counted: set[int] = set()  # what several find in the cache is taken once
         for slots, request in enumerate(waiting.arrivals(tokens), 1):
-            found = cached_prefix(self.kv, request).blocks
-            others = set(found) - counted
+            found = cached_prefix(self.kv, request)
+            others = set(found.blocks) - counted
             counted |= others
-            blocks += self.kv.blocks_for(len(request.tokens)) - len(found)
-            blocks += len(others) - self.kv.num_held(others)
+            blocks += self.kv.total(fresh_blocks(self.kv, request, found))
+            blocks += self.kv.count(others) - self.kv.num_held(others)
             while len(running.free_slots) < slots or self.kv.num_free < blocks:
                 if not any(running.rows[JobKind.LARGE :]):
                     return
@@ -285,7 +305,8 @@ class DecoderScheduler:
         if prompts and (most := budget.left_by(len(prompts[0].tokens) - prompts[0].submitted)):
             self._begin_all(queue, batch, budget, most)
         for request in prompts:
-            if self._length(request, request.submitted, budget):
+            room = request.submitted < request.room
+            if room and self._length(request, request.submitted, budget):
                 self._add_chunk(batch, request, budget)
             elif not self._short_steps.gives_way(request):
                 return False
@@ -322,16 +343,16 @@ class DecoderScheduler:
         found = cached_prefix(self.kv, request)
         if not queue.has_room(request, found):
             return False
-        if (claim := claim_from_cache(self.kv, request, found)) is None:
+        if (prefix := claim_from_cache(self.kv, request, found)) is None:
             return False
-        prefix, fresh = claim
-        shared = len(prefix.blocks)
-        self._running.begin(request, prefix.length, shared)
+        self._running.begin(request, prefix.length, prefix.whole)
         batch.inits.append(request.slot_init())
-        batch.assign_blocks(request, prefix.blocks + fresh)
-        self._shared.enter(request, shared)
-        if prefix.source >= 0:
-            batch.copies += (prefix.source, fresh[0])
+        request.held = prefix.held
+        self._hold(batch, request)
+        self._shared.enter(request, prefix.whole)
+        for source, own in zip(prefix.sources, prefix.held, strict=False):
+            batch.copies += self.kv.copy_of(source, own.ids[prefix.whole])
+        batch.sources += prefix.sources
         batch.begun.append(request.job)
         queue.take(request)
         if request.kind is JobKind.BATCH:
@@ -343,13 +364,17 @@ class DecoderScheduler:
         return True
 
     def _add_chunk(self, batch: DecodeBatch, request: Request, budget: PromptBudget) -> None:
-        """Add the next chunk of the request's known tokens, and register its full blocks.
+        """Add the next chunk of the request's known tokens, as far as it finds blocks, and register
+        the full ones.
 
         Requests of the same step may read them: each layer writes the keys and values of all rows
         before it attends."""
         start, stop = request.submitted, len(request.tokens)
         # There was time for the first token of a prompt; one behind a cached prefix takes longer.
         length = max(1, self._length(request, start, budget))
+        if request.room < start + length:
+            self._make_longer(batch, request, start + length)
+            length = min(length, request.room - start)
         budget.take(start, length, limited=self._short_steps.gives_way(request))
         batch.add(request, start, length, start + length == stop)
         self._running.chunk_submitted(request, length)
@@ -416,5 +441,6 @@ class DecoderScheduler:
         if request.kind is JobKind.BATCH:
             self._waiting.batch.left(request)
         self._shared.leave(request)
-        self.kv.release(request.blocks)
-        request.blocks = []
+        for own in request.held:
+            self.kv.release(own.held)
+        request.held, request.room = [], 0

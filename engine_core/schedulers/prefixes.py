@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 
 from engine_core.loop.jobs import Job, JobKind
 from engine_core.schedulers.cost_model import CostModel
-from engine_core.schedulers.kv_cache import NO_MATCH, KVCacheManager, Scope, common_tokens
+from engine_core.schedulers.kv_cache import (
+    NO_MATCH,
+    BlockHash,
+    CachedGroup,
+    HeldBlocks,
+    KVCacheManager,
+    Scope,
+    common_tokens,
+)
 from engine_core.schedulers.request import Request, Status
 
 LEAST_COPIED: Final = 2
@@ -29,11 +37,18 @@ _ENDED: Final = "ended texts"
 class CachedPrefix(NamedTuple):
     """The longest prefix that a request may share, of `length` tokens.
 
-    They are in whole `blocks`, and in the first part of the block `source` unless that is -1."""
+    They are in `whole` blocks, and in the first part of one more. `held` are the whole ones in each
+    group, `sources` that with the part, if there is one."""
 
-    blocks: list[int]
-    source: int
+    held: list[HeldBlocks]
+    sources: list[int]
+    whole: int
     length: int
+
+    @property
+    def blocks(self) -> list[int]:
+        """The whole blocks of all groups."""
+        return [block for own in self.held for block in own.held]
 
 
 def scope_of(job: Job) -> Scope:
@@ -50,29 +65,45 @@ def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
     logits."""
     request.hashes = kv.hash_blocks(request.tokens, request.hashes, request.salt)
     if request.awaits_scores:
-        return CachedPrefix([], -1, 0)
+        return CachedPrefix(kv.prefix([]), [], 0, 0)
     size, most = kv.block_size, len(request.tokens) - 1
-    blocks = kv.match(request.hashes[: most // size])
-    whole = len(blocks) * size
-    rest = request.tokens[whole : min(whole + size, most)].tobytes()
-    source, count = _match_within(kv, request, len(blocks), rest)
-    return CachedPrefix(blocks, source, whole + count)
+    whole = kv.longest(request.hashes[: most // size])
+    start = whole * size
+    rest = request.tokens[start : min(start + size, most)].tobytes()
+    parent = kv.parent_of(whole, request.hashes, request.salt)
+    within = [_match_within(group, request, start, parent, rest) for group in kv.groups]
+    count = min([tokens for _, tokens in within])
+    sources = [block for block, _ in within] if count >= LEAST_COPIED else []
+    held = kv.prefix(request.hashes[:whole])
+    return CachedPrefix(held, sources, whole, start + count if sources else start)
+
+
+def fresh_blocks(kv: KVCacheManager, request: Request, found: CachedPrefix) -> list[int]:
+    """How many blocks of each group a request begins with, behind those that it has found."""
+    wanted = kv.blocks_for(len(request.tokens))
+    return [
+        min(wanted, own.first + group.most) - found.whole
+        for group, own in zip(kv.groups, found.held, strict=True)
+    ]
 
 
 def claim_from_cache(
     kv: KVCacheManager, request: Request, found: CachedPrefix
-) -> tuple[CachedPrefix, list[int]] | None:
-    """Take what a request begins with: its prefix, as far as `found`, and blocks for the rest.
+) -> CachedPrefix | None:
+    """Take what a request begins with: its prefix, as far as `found`, and blocks for the rest, or
+    for a first chunk and the windows behind it. They are added to what is `held`.
 
-    The prefix's `source` is held until the step is built. None if too few blocks are free."""
-    whole = CachedPrefix(found.blocks, -1, len(found.blocks) * kv.block_size)
-    needed = kv.blocks_for(len(request.tokens)) - len(found.blocks)
-    for prefix in (found, whole) if found.source >= 0 else (whole,):
-        held = prefix.blocks if prefix.source < 0 else [*prefix.blocks, prefix.source]
-        kv.touch(held)
-        if (fresh := kv.allocate(needed)) is not None:
-            return prefix, fresh
-        kv.release(held)
+    The prefix's `sources` are held until the step is built. None if too few blocks are free."""
+    whole = found._replace(sources=[], length=found.whole * kv.block_size)
+    for prefix in (found, whole) if found.sources else (whole,):
+        shared = [*prefix.blocks, *prefix.sources]
+        kv.touch(shared)
+        fresh = kv.allocate(fresh_blocks(kv, request, prefix))
+        if fresh is not None:
+            for own, blocks in zip(prefix.held, fresh, strict=True):
+                own.ids += blocks
+            return prefix
+        kv.release(shared)
     return None
 
 
@@ -100,19 +131,23 @@ def _share_block(kv: KVCacheManager, request: Request, index: int, scope: Scope,
     size = kv.block_size
     tokens = request.tokens[index * size : min(stop, (index + 1) * size)].tobytes()
     parent = kv.parent_of(index, request.hashes, request.salt)
-    kv.children.add(request.blocks[index], parent, scope, tokens)
+    for group, own in zip(kv.groups, request.held, strict=True):
+        if index >= own.first:
+            group.children.add(own.ids[index], parent, scope, tokens)
 
 
-def _match_within(kv: KVCacheManager, request: Request, index: int, rest: bytes) -> tuple[int, int]:
-    """The block that begins with most of `rest`, and how many tokens these are."""
-    parent = kv.parent_of(index, request.hashes, request.salt)
+def _match_within(
+    group: CachedGroup, request: Request, start: int, parent: BlockHash, rest: bytes
+) -> tuple[int, int]:
+    """The block behind the first `start` tokens that begins with most of `rest`, and how many
+    tokens these are."""
     scope = scope_of(request.job)
-    found = NO_MATCH if scope is None else kv.children.longest(parent, scope, rest)
+    found = NO_MATCH if scope is None else group.children.longest(parent, scope, rest)
     if not request.job.message.key.number:
-        continued = kv.children.longest_whole(parent, _ENDED, rest)
-        if continued[1] > found[1] and index * kv.block_size + continued[1] > _LEAST_CONTINUED:
+        continued = group.children.longest_whole(parent, _ENDED, rest)
+        if continued[1] > found[1] and start + continued[1] > _LEAST_CONTINUED:
             found = continued
-    return found if found[1] >= LEAST_COPIED else NO_MATCH
+    return found
 
 
 LEAST_SHARED: Final = 16
@@ -186,7 +221,8 @@ class PromptsInProgress:
         if is_stranger:
             costs = self._costs.coefficients
             least = max(LEAST_SHARED, costs.step / costs.token)
-        if shared - cached < least:
+        # What the leader has computed and given back will not come again.
+        if shared - cached < least or self._kv.is_behind(leader.held, shared):
             return False
         self._wait(request, leader, shared)
         if is_stranger:

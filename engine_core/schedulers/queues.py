@@ -70,8 +70,9 @@ class BatchQueue(RequestQueue):
         self._max_running, self._step_tokens = config.max_running, efficient_tokens(config)
         self._rows = self._row_tokens = 0  # all that came: rows, and tokens to compute for them
         self._newest: Request | None = None
-        self._expected: dict[Request, int] = {}  # the blocks that each which runs will need
-        self._growth = 0  # blocks that those which run are still expected to need
+        self._expected: dict[Request, int] = {}  # the blocks that each which runs will fill
+        self._lacking: dict[Request, int] = {}  # those that each of them is still expected to need
+        self._growth = 0  # their sum
         self._ended = self._output = 0  # rows that have come to their own end, and their tokens
 
     def append(self, request: Request) -> None:
@@ -87,7 +88,8 @@ class BatchQueue(RequestQueue):
     def has_room(self, request: Request, found: CachedPrefix) -> bool:
         if not self._expected:
             return True
-        needed = self._expected_blocks(request) - self._kv.num_held(found.blocks)
+        needed = self._kv.layout.blocks_held(self._expected_tokens(request))
+        needed -= self._kv.num_held(found.blocks)
         return self._kv.num_free >= self._growth + needed
 
     def quota(self, decode_rows: int, micro_batches: int) -> int:
@@ -97,20 +99,24 @@ class BatchQueue(RequestQueue):
         if not self._rows:
             return 0
         computed, output = self._row_tokens / self._rows, self._mean_output()
-        held = self._kv.num_blocks * self._kv.block_size / (computed + output)
+        each = self._kv.layout.blocks_held(math.ceil(computed + output))
+        held = self._kv.num_blocks / each
         balance = _CATCH_UP * min(self._max_running, held) * computed / output / micro_batches
         return math.ceil(max(balance, self._step_tokens - decode_rows, 1))
 
     def begun(self, request: Request) -> None:
         """Note that a request runs, with the blocks that it has claimed."""
-        self._expected[request] = needed = self._expected_blocks(request)
-        self._growth += max(0, needed - len(request.blocks))
+        self._expected[request] = self._kv.blocks_for(self._expected_tokens(request))
+        self.grown(request)
 
     def grown(self, request: Request) -> None:
-        self._growth -= len(request.blocks) <= self._expected[request]
+        lacking = self._kv.lacking(request.held, self._expected[request])
+        self._growth += lacking - self._lacking.get(request, 0)
+        self._lacking[request] = lacking
 
     def left(self, request: Request) -> None:
-        self._growth -= max(0, self._expected.pop(request) - len(request.blocks))
+        del self._expected[request]
+        self._growth -= self._lacking.pop(request)
 
     def finished(self, request: Request) -> None:
         """Learn how long outputs are from a request that has come to its own end."""
@@ -125,11 +131,11 @@ class BatchQueue(RequestQueue):
         shared = common_tokens(other.tokens.tobytes(), request.tokens[:-1].tobytes())
         return shared if shared >= LEAST_SHARED else 0
 
-    def _expected_blocks(self, request: Request) -> int:
-        """Blocks for a request with the mean output, its longest while none has ended."""
+    def _expected_tokens(self, request: Request) -> int:
+        """A request's with the mean output, its longest while none has ended."""
         most = request.max_len - request.prompt_len
         output = min(most, math.ceil(self._mean_output())) if self._ended else most
-        return self._kv.blocks_for(request.prompt_len + output)
+        return request.prompt_len + output
 
     def _mean_output(self) -> float:
         """Mean output tokens of ended rows, at first the most that one may have. At least 1: a row
@@ -163,7 +169,7 @@ class WaitingRequests:
     def fit(self, slots: int, tokens: int, limited: int) -> bool:
         """True if a slot, a block and a token remain after admitting the kinds before `limited`."""
         waiting, rows = self.tokens_before(limited), sum(map(len, self.queues[:limited]))
-        blocks = waiting // self._kv.block_size + rows
+        blocks = self._kv.layout.blocks_held(waiting, rows)
         return rows < slots and waiting < tokens and blocks < self._kv.num_free
 
     def of(self, request: Request) -> RequestQueue:

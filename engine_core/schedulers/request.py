@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import SamplingParams
-from engine_core.schedulers.kv_cache import BlockHash, KVCacheManager
+from engine_core.schedulers.kv_cache import BlockHash, HeldBlocks, KVCacheManager
 from workers.contract.messages import SlotInit
 from workers.contract.token_sampling import BarredTokens, TokenBias
 
@@ -57,6 +57,8 @@ class Request:
     resident_from  positions from here on take their token from the slot's buffer, because it was
                    sampled while the request held this slot
     last_step      the newest step that samples for it
+    held           while it runs, its blocks in each group of layers
+    room           positions for which it holds them
     indexed        its blocks whose tokens others of its scope find
     has_waited     for what another job computes, which it does once
     shared_block   the last block of the prefix that it shares with others that run, or UNSHARED
@@ -89,7 +91,8 @@ class Request:
     rewound: bool = False
     resident_from: int = 0
     last_step: int = -1
-    blocks: list[int] = field(default_factory=list[int])
+    held: list[HeldBlocks] = field(default_factory=list[HeldBlocks])
+    room: int = 0
     hashes: list[BlockHash] = field(default_factory=list[BlockHash])
     registered: int = 0
     indexed: int = 0
@@ -108,6 +111,11 @@ class Request:
         # A grammar allows end tokens only where its text may end: there they are never ignored.
         ignore_eos = self.params.ignore_eos and self.matcher is None
         self.stops = stops if ignore_eos else stops | self.params.eos_token_ids
+
+    @property
+    def blocks(self) -> list[int]:
+        """Those of the first group, by index, while it runs."""
+        return self.held[0].ids
 
     @property
     def own_tokens(self) -> int:
@@ -157,7 +165,9 @@ class Request:
     def register_blocks(self, kv: KVCacheManager, stop: int) -> None:
         """Let others share the full blocks before position `stop`, whose hashes are known."""
         for index in range(self.registered, stop // kv.block_size):
-            kv.register(self.blocks[index], self.hashes[index])
+            for own in self.held:
+                if index >= own.first:
+                    kv.register(own.ids[index], self.hashes[index])
             self.registered = index + 1
 
     def slot_init(self) -> SlotInit:

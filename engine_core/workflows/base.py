@@ -158,7 +158,7 @@ class Workflow:
             vocab_size=config.model.vocab_size,
             vector_size=self.vector_size(config.model),
             token_sizes={name: config.model.token_size(name) for name in get_args(TokenOutput)},
-            kv_tokens=capacity.num_blocks * config.block_size,
+            kv_tokens=config.cache_layout.tokens(capacity.num_blocks),
             weight_bytes=capacity.weight_bytes,
         )
 
@@ -178,8 +178,10 @@ class RowLimit(NamedTuple):
 
     @classmethod
     def of(cls, config: ExecutionConfig, num_blocks: int) -> Self:
-        tokens, kv_tokens = config.max_model_len, num_blocks * config.block_size
-        return cls(tokens, "context length") if tokens <= kv_tokens else cls(kv_tokens, "KV cache")
+        tokens, kv_tokens = config.max_model_len, config.cache_layout.longest(num_blocks)
+        if tokens <= kv_tokens:
+            return cls(tokens, "context length")
+        return cls(kv_tokens, "longest sequence in the KV cache")
 
     def exceeded(self, param: str, has: str, at_fault: str | None = None) -> RefusalError:
         """Return the refusal of `param`, which `has` more. Another field may be `at_fault`."""

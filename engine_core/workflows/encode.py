@@ -35,9 +35,10 @@ class EncodeProcessor:
         self._item = "documents" if config.task in ("classify", "rerank") else "input"
         self._vocab_size = config.model.vocab_size
         self._most_tokens, self._bound = config.max_model_len, "this model takes at most"
-        kv_tokens = num_blocks * config.block_size
-        if config.model.has_kv_cache and kv_tokens < config.max_model_len:
-            self._most_tokens, self._bound = kv_tokens, "this model's KV cache holds"
+        if config.model.has_kv_cache:
+            kv_tokens = config.cache_layout.longest(num_blocks)
+            if kv_tokens < config.max_model_len:
+                self._most_tokens, self._bound = kv_tokens, "this model's KV cache holds"
 
     def texts(self, message: JobMessage) -> list[Text]:
         texts = message.texts

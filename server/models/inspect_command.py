@@ -18,7 +18,8 @@ Show what a model is, what its attention and memory need, how its chats call too
 reason, and every reason that can be found for which it would be refused. Only
 configuration, the chat template and the heads of weight files are read: it takes no GPU,
 and little time. kv_bytes are keys and values of 1,000 tokens, kv_bytes_full those of
-max_model_len tokens. By default the dtype is the one of a GPU."""
+max_model_len tokens in whole blocks, less what is out of layers' windows. By default the
+dtype is the one of a GPU."""
 _EXAMPLES = """\
 examples:
   penstock inspect ./llama-3.1-8b

@@ -31,7 +31,7 @@ from server.models.model_source import (
 )
 from server.models.program import ProgramError, run_program
 from server.models.slow_tokenizer import slow_files
-from server.models.stage_memory import planned_layers, weight_bytes
+from server.models.stage_memory import kv_block_bytes, planned_layers, weight_bytes
 from server.settings import defaults
 from server.templates.protocol import FormatSource, FoundFormat, NotRendered
 from server.templates.template_files import (
@@ -86,8 +86,8 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     `checkpoint_dtype`. `wrapped`: it is the language model of a larger one. `parameters` by the
     shape are without norms and biases. `weight_bytes` are of all stages, each copy of a tied
     embedding included. `kv_bytes` are the keys and values of 1,000 tokens (0 without a KV cache),
-    `kv_bytes_full` those of a sequence of `max_model_len`, `kv_bytes_unused` the part of these that
-    a layer's window has left behind.
+    `kv_bytes_full` what a sequence of `max_model_len` holds in whole blocks, in layers with a
+    window only those of its last tokens.
     """
 
     architecture: str
@@ -112,7 +112,6 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int
     kv_bytes: int
     kv_bytes_full: int
-    kv_bytes_unused: int
     stages: tuple[InspectedStage, ...]
 
 
@@ -275,6 +274,9 @@ class _Inspector:
 
     def _inspected(self, model: ModelConfig, heads: WeightHeads | None) -> InspectedModel:
         task, options = task_of(model), self._options
+        # As on a GPU.
+        size = options.block_size or defaults.block_size(generates=task == "generate", on_cpu=False)
+        options = msgspec.structs.replace(options, block_size=size)
         if options.dtype == "auto":
             usual = defaults.dtype(model.checkpoint_dtype, on_cpu=False)
             options = msgspec.structs.replace(options, dtype=usual)
@@ -290,14 +292,13 @@ class _Inspector:
         gpus = tuple(f"cuda:{stage}" for stage in range(execution.num_stages))
         execution = msgspec.structs.replace(execution, devices=gpus)
         stages, token = _stages(execution, heads), execution.kv_token_bytes
-        length = execution.max_model_len
         return InspectedModel(
             architecture=model.architecture,
             family=family_of(model.architecture).name,
             task=task,
             kv_cache=model.has_kv_cache,
             wrapped=model.wrapped,
-            max_model_len=length,
+            max_model_len=execution.max_model_len,
             vocab_size=model.vocab_size,
             hidden_size=model.hidden_size,
             num_layers=model.num_layers,
@@ -313,8 +314,7 @@ class _Inspector:
             parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
             kv_bytes=_KV_TOKENS * token * model.num_layers,
-            kv_bytes_full=length * token * model.num_layers,
-            kv_bytes_unused=_left_behind(model, length) * token,
+            kv_bytes_full=_bytes_of_longest(execution),
             stages=stages,
         )
 
@@ -355,10 +355,12 @@ def _layers_of_kinds(model: ModelConfig) -> tuple[LayersOfKind, ...]:
     )
 
 
-def _left_behind(model: ModelConfig, length: int) -> int:
-    """Tokens that no later query of the same layer sees, over all layers, in one sequence."""
-    windows = [model.attention[kind].window or length for kind in model.layer_kinds]
-    return sum(max(0, length - window) for window in windows)
+def _bytes_of_longest(execution: ExecutionConfig) -> int:
+    """Bytes of KV cache that a sequence of full length holds on all stages."""
+    if not execution.model.has_kv_cache:
+        return 0
+    blocks = execution.cache_layout.blocks_held(execution.max_model_len)
+    return blocks * sum(kv_block_bytes(execution))
 
 
 def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:

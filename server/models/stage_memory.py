@@ -6,7 +6,7 @@ from server.models.model_source import WeightHeads
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
 from workers.contract.model_config import DenseConfig, ModelConfig, inner_name
-from workers.contract.share import even_split
+from workers.contract.share import even_split, shares_of
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
 _SCALE = re.compile(r"_scale(_inv)?$")
@@ -93,7 +93,11 @@ def _with_tied_copy(execution: ExecutionConfig, sizes: list[int]) -> list[int]:
 
 
 def largest_kv_cache(execution: ExecutionConfig) -> int:
-    """Bytes of the largest stage's KV cache for `max_running` sequences of full length."""
-    blocks = execution.max_running * -(-execution.max_model_len // execution.block_size)
-    tokens = blocks * execution.block_size
-    return tokens * execution.kv_token_bytes * max(planned_layers(execution))
+    """Bytes of the largest stage's KV cache for all that running sequences could ever use."""
+    return execution.cache_layout.usable(execution.max_running) * max(kv_block_bytes(execution))
+
+
+def kv_block_bytes(execution: ExecutionConfig) -> list[int]:
+    """Bytes of a block of KV cache on each stage."""
+    shares = shares_of(planned_layers(execution))
+    return [execution.kv_block_bytes(share.layers) for share in shares]

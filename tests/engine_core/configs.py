@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from engine_core.config import EngineConfig
+from workers.contract.cache_layout import CacheLayout
 from workers.contract.config import ExecutionConfig
 from workers.contract.model_config import AttentionKind, DecoderConfig, ModelConfig, RopeConfig
 
@@ -34,6 +35,7 @@ LLAMA_8B = msgspec.structs.replace(
     hidden_size=4096,
     intermediate_size=14_336,
     num_layers=32,
+    layer_kinds=(0,) * 32,
     num_heads=32,
     num_kv_heads=8,
     head_dim=128,
@@ -67,6 +69,14 @@ def execution_config(num_stages: int = 1, **changes: Any) -> ExecutionConfig:
         "start": "",
     }
     return ExecutionConfig(**(fields | changes))
+
+
+def layout(block_size: int, *windows: int | None, step: int = 8) -> CacheLayout:
+    """The layout of a model with a layer of each of the `windows`, or without."""
+    kinds = [AttentionKind(causal=True, scale=1.0, window=window) for window in windows or (None,)]
+    numbers = tuple(range(len(kinds)))
+    model = msgspec.structs.replace(MODEL, attention=tuple(kinds), layer_kinds=numbers)
+    return CacheLayout.of(model, block_size, MODEL.max_model_len, step)
 
 
 def engine_config(**changes: Any) -> EngineConfig:

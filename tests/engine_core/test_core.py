@@ -152,7 +152,10 @@ def test_a_request_that_the_cache_just_holds_is_served(decoder: Engine) -> None:
     jobs = [generate(job, *range(10), max_tokens=length) for job, length in ((1, 86), (2, 87))]
     ledger = served(decoder, *jobs)
     assert ledger.tokens[1, 0] == reference(list(range(10)), 86)
-    expected = "this model's KV cache is 96 tokens; prompt has 10 and 87 to generate"
+    expected = (
+        "this model's longest sequence in the KV cache is 96 tokens; "
+        "prompt has 10 and 87 to generate"
+    )
     assert (ledger.failed[2].message, ledger.failed[2].param) == (expected, "max_tokens")
 
 

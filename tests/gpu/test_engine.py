@@ -109,7 +109,10 @@ def test_what_does_not_fit_the_cache_is_refused_with_the_numbers() -> None:
                 await tokens_of(client, 128)
             assert one_more.value.code == too_long.value.code == "context_length_exceeded"
             assert one_more.value.param == "max_tokens"
-            expected = "this model's KV cache is 128 tokens; prompt has 100 and 29 to generate"
+            expected = (
+                "this model's longest sequence in the KV cache is 128 tokens; "
+                "prompt has 100 and 29 to generate"
+            )
             assert one_more.value.message == expected
             assert "KV cache is 128 tokens; prompt has 128" in too_long.value.message
             assert len(await tokens_of(client, 127)) == 1

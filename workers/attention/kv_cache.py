@@ -13,8 +13,10 @@ from workers.step.rows import IntArray
 
 
 class KVCache:
-    """Keys and values of a stage's layers, each [num_blocks + 1, block_size, kv_heads, head_dim],
-    in one tensor; in FP8 their scales in another.
+    """Keys and values in blocks of `num_layers` layers, for each [num_blocks + 1, block_size,
+    kv_heads, head_dim], in one tensor; in FP8 their scales in another.
+
+    Layers of different block tables (`CacheLayout.places`) share one of `layers`.
 
     Padding rows write to block `num_blocks`, which no request has. Memory that is read before it is
     written holds 0, not NaN.
@@ -43,7 +45,7 @@ class KVCache:
             self.layers = [layer._replace(scales=own) for layer, own in both]
 
     def copy_blocks(self, copies: bytes) -> None:
-        """Copy blocks in every layer, in this order: `DecodeStep.block_copies`."""
+        """Copy whole blocks, in this order: `DecodeStep.block_copies`."""
         pairs = np.frombuffer(bytearray(copies), np.int32).reshape(-1, 2)  # torch wants it writable
         if (device := self._parts[0].device).type == "cuda":
             # Imported here, because a machine without a GPU may have no Triton.

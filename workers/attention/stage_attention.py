@@ -17,12 +17,14 @@ from workers.step.paged_step import LastTokens, PagedStep
 
 
 class LayerAttention(NamedTuple):
-    """A layer's parts. Layers of one kind share the backend and any rotary embedding."""
+    """A layer's parts. Layers of one kind share the backend and any rotary embedding. `table` is
+    the block table of its keys and values."""
 
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
     qk_norm: QKNorm | None
     vectors: DistanceVectors | None = None
+    table: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class StepAttention:
         self._stage, self._step, self._last_tokens = stage, step, last_tokens
         self._total = step.num_tokens
         self._rotations: dict[RotaryEmbedding, Rotation] = {}
-        self._plans: dict[AttentionBackend, Any] = {}
+        self._steps: dict[int, PagedStep | PackedStep] = {}
+        self._plans: dict[tuple[AttentionBackend, int], Any] = {}
 
     def rotate_and_cache(
         self, layer: int, qkv: torch.Tensor, out: torch.Tensor | None = None
@@ -95,8 +98,9 @@ class StepAttention:
         Each if the layer has the parts for it. `qkv` may be overwritten. On CUDA the result is in
         `out`, of the same shape, if given.
         """
-        stage, step = self._stage, self._step
-        backend, rotary, norm, _ = stage.layers[layer]
+        stage = self._stage
+        backend, rotary, norm, _, table = stage.layers[layer]
+        step = self._seen_by(table)
         if qkv.is_cuda and (rotary is not None or isinstance(step, PagedStep)):
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
@@ -125,8 +129,8 @@ class StepAttention:
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
         given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
-        (backend, *_, vectors), own = self._stage.layers[layer], qkv.first(self._total)
-        plan = self._plan(backend)
+        (backend, *_, vectors, table), own = self._stage.layers[layer], qkv.first(self._total)
+        plan = self._plan(backend, table)
         if isinstance(self._step, PagedStep):
             attended = backend.attend_paged(own, self._stage.caches[layer], plan, out)
         elif vectors is not None:
@@ -146,25 +150,32 @@ class StepAttention:
         hidden, own = hidden.index_select(0, last.indices), qkv.at(last.indices)
         if not (count := last.rows.num_tokens):
             return hidden, own.queries
-        backend = self._stage.layers[layer].backend
-        plan, cache = backend.plan_paged(last.rows), self._stage.caches[layer]
+        backend, *_, table = self._stage.layers[layer]
+        plan, cache = backend.plan_paged(last.rows.of_table(table)), self._stage.caches[layer]
         attended = backend.attend_paged(own.first(count), cache, plan)
         return hidden, _lengthened(attended, len(own.queries))
 
-    def _plan(self, backend: AttentionBackend) -> Any:
-        """The backend's plan of the step, made when its first layer needs it."""
-        if backend not in self._plans:
-            step = self._step
-            self._plans[backend] = (
+    def _plan(self, backend: AttentionBackend, table: int) -> Any:
+        """The backend's plan of the step for a table, made when the first layer needs it."""
+        if (backend, table) not in self._plans:
+            step = self._seen_by(table)
+            self._plans[backend, table] = (
                 backend.plan_paged(step)
                 if isinstance(step, PagedStep)
                 else backend.plan_packed(step, self._stage.position_bias)
             )
-        return self._plans[backend]
+        return self._plans[backend, table]
+
+    def _seen_by(self, table: int) -> PagedStep | PackedStep:
+        """The step as layers of a table see it."""
+        if table not in self._steps:
+            step = self._step
+            self._steps[table] = step.of_table(table) if isinstance(step, PagedStep) else step
+        return self._steps[table]
 
     def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
         """Without fused kernels."""
-        _, rotary, norm, _ = self._stage.layers[layer]
+        _, rotary, norm, *_ = self._stage.layers[layer]
         split, num_heads = self._stage.split_qkv(qkv), self._stage.head_counts[0]
         if norm is None and rotary is None:
             return split

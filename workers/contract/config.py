@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from workers.contract.attention_backends import AttentionBackendName
+from workers.contract.cache_layout import CacheLayout
 from workers.contract.curve import ClusterKeys
 from workers.contract.model_config import ModelConfig
 from workers.contract.quantization import FP8_DEVICES
@@ -125,6 +126,18 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         scales = FP8_SCALE_BYTES if dtype == "fp8_e4m3" else 0
         head = 2 * model.head_dim * ITEM_BYTES[dtype] + scales
         return model.num_kv_heads * head if model.has_kv_cache else 0
+
+    @property
+    def cache_layout(self) -> CacheLayout:
+        """How a causal model's layers share the blocks of the KV cache."""
+        lengths = self.max_model_len, self.max_step_tokens
+        return CacheLayout.of(self.model, self.block_size, *lengths)
+
+    def kv_block_bytes(self, layers: range) -> int:
+        """Bytes of a block of KV cache on the stage that holds these layers. 0 without one."""
+        if not self.model.has_kv_cache:
+            return 0
+        return self.cache_layout.block_layers(layers) * self.block_size * self.kv_token_bytes
 
     @property
     def scores_pairs(self) -> bool:

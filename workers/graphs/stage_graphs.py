@@ -339,7 +339,7 @@ class GraphCapture:
         return None if self._hidden is None else self._hidden[:size]
 
     def _static_rows(self, size: int) -> StaticRows:
-        max_context = self._slots.block_tables.shape[1] * self._keys.shape[1]
+        max_context = self._slots.max_blocks * self._slots.block_size
         return StaticRows(min(MIXED_GRAPH_DECODE_ROWS, size), MIXED_GRAPH_CHUNKS, max_context)
 
     def _attention_buffers(self, size: int) -> AttentionBuffers:

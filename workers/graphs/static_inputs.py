@@ -9,7 +9,7 @@ import torch
 from workers.attention.prefix_tiles import TILE_NUMBERS, PrefixTables, PrefixTiler
 from workers.device.transfer import pin, to_device
 from workers.device.tuning import MIXED_GRAPH_MAX_CONTEXT
-from workers.step.paged_step import PagedStep, PrefixTensors
+from workers.step.paged_step import AllTables, PagedStep, PrefixTensors
 from workers.step.rows import IntArray, StepRows, leading_decode_rows
 from workers.step.slot_table import SlotTable
 
@@ -54,15 +54,17 @@ class StaticPrefixes:
         return packed
 
 
-_BYTES = 32
-"""Per token: tokens, positions and kv_indices int64, slots and context_lens int32."""
+_BYTES = 24
+"""Per token: tokens and positions int64, slots and context_lens int32. Each table adds a KV index
+int64."""
 
 
 class StaticInputs:
     """The inputs of `size` tokens: views of one buffer, so that a step is loaded by one copy.
 
-    tokens, positions, kv_indices  int64[size]; a token of -1 is the last sampled one of its slot
-    slots, context_lens            int32[size]; a token's context includes itself
+    tokens, positions    int64[size]; a token of -1 is the last sampled one of its slot
+    kv_indices           int64[N, size], by each of N block tables
+    slots, context_lens  int32[size]; a token's context includes itself
 
     rows      of a step that is captured with its attention, else None
     prefixes  that rows of one token share, if the captured step has room for any, else None
@@ -87,25 +89,28 @@ class StaticInputs:
         self._scratch_kv_index = scratch_kv_index
         device = slots.last_tokens.device
         more = rows or prefixes
-        total = size * _BYTES + (more.nbytes if more else 0)
+        end = size * (_BYTES + 8 * slots.num_tables)
+        total = end + (more.nbytes if more else 0)
         self._buffer = torch.zeros(total, dtype=torch.uint8, device=device)
-        wide = self._buffer[: size * 24].view(torch.int64).view(3, size)
-        narrow = self._buffer[size * 24 : size * _BYTES].view(torch.int32).view(2, size)
-        self.tokens, self.positions, self.kv_indices = wide
+        wide = self._buffer[: end - size * 8].view(torch.int64).view(-1, size)
+        narrow = self._buffer[end - size * 8 : end].view(torch.int32).view(2, size)
+        self.tokens, self.positions = wide[:2]
+        self.kv_indices = wide[2:]
         self.slots, self.context_lens = narrow
         if more:
-            more.use(self._buffer[size * _BYTES :])
+            more.use(self._buffer[end:])
         self.resolved = torch.zeros_like(self.tokens)
         nothing = np.zeros(0, np.int32)
-        self.load(nothing, nothing, StepRows.over(nothing, nothing, nothing))
+        rows_of_none = StepRows.over(nothing, nothing, nothing)
+        self.load(nothing, slots.kv_indices(rows_of_none), rows_of_none)
 
     def load(self, tokens: IntArray, kv_indices: npt.NDArray[np.integer], rows: StepRows) -> None:
-        """Queue the copy of a step's T <= size tokens and KV indices [T], and of its rows."""
+        """Queue the copy of a step's T <= size tokens and KV indices [N, T], and of its rows."""
         count = rows.total
-        wide = np.zeros((3, self.size), np.int64)
+        wide = np.zeros((2 + len(kv_indices), self.size), np.int64)
         wide[0, :count], wide[1, :count] = tokens, rows.positions
-        wide[2] = self._scratch_kv_index
-        wide[2, :count] = kv_indices
+        wide[2:] = self._scratch_kv_index
+        wide[2:, :count] = kv_indices
         narrow = np.empty((2, self.size), np.int32)
         narrow[0] = self._table.padding_slot
         narrow[0, :count] = rows.token_slots
@@ -127,17 +132,19 @@ class StaticInputs:
     def as_decode_step(self) -> PagedStep:
         """A step of `size` rows, each of one resolved token. Lengths on the host are made up:
         captured kernels read those on the device."""
+        tables = AllTables.of(self._table, self.kv_indices)
         return PagedStep(
             tokens=self.resolved,
             positions=self.positions,
-            kv_indices=self.kv_indices,
-            block_tables=self._table.device_tables,
+            kv_indices=self.kv_indices[0],
+            block_tables=tables.block_tables[:, 0],
             slots=self.slots,
             query_starts=torch.arange(self.size + 1, dtype=torch.int32, device=self.slots.device),
             context_lens=self.context_lens,
             query_lens=np.ones(self.size, np.int32),
             contexts=np.ones(self.size, np.int32),
             prefixes=self.prefixes.tensors if self.prefixes else None,
+            tables=tables,
         )
 
     def as_step(self, rows: StepRows) -> PagedStep:
@@ -145,10 +152,12 @@ class StaticInputs:
         arrays = [rows.slots, rows.starts, rows.contexts]
         slots, starts, lens = to_device(arrays, self._table.device)
         own = slice(rows.total)
+        tables = AllTables.of(self._table, self.kv_indices[:, own])
         return PagedStep(
-            *(self.tokens[own], self.positions[own], self.kv_indices[own]),
-            *(self._table.device_tables, slots, starts, lens, rows.query_lens, rows.contexts),
+            *(self.tokens[own], self.positions[own], tables.kv_indices[0]),
+            *(tables.block_tables[:, 0], slots, starts, lens, rows.query_lens, rows.contexts),
             groups=rows.groups,
+            tables=tables,
         )
 
     def as_step_of_rows(self) -> PagedStep:

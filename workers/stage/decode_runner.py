@@ -93,14 +93,16 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         stages share that memory."""
         super().__init__(worker, loaded)
         config, model = worker.execution, loaded.model
-        slots, block_size = config.max_running, config.block_size
-        max_blocks = -(-config.max_model_len // block_size)
-        self.slots = SlotTable(slots, max_blocks, block_size, num_blocks, self.device, last_tokens)
-        layers, dtype = len(model.layers), TORCH_DTYPES[config.cache_dtype]
-        self.kv_cache = KVCache(config.model, layers, num_blocks, block_size, dtype, self.device)
-        self.attention = stage_attention(
-            config, model, backends, self.kv_cache.layers, self.placement
+        slots, block_size, layout = config.max_running, config.block_size, config.cache_layout
+        self.slots = SlotTable(
+            *(slots, layout.max_blocks, block_size, num_blocks, self.device, last_tokens),
+            num_tables=layout.num_tables,
         )
+        places, dtype = layout.places(model.share.layers), TORCH_DTYPES[config.cache_dtype]
+        layers = layout.block_layers(model.share.layers)
+        self.kv_cache = KVCache(config.model, layers, num_blocks, block_size, dtype, self.device)
+        cached = [(self.kv_cache.layers[place.number], place.table) for place in places]
+        self.attention = stage_attention(config, model, backends, cached, self.placement)
         samples, vocab_size = self.last and config.task == "generate", config.model.vocab_size
         self._sampling = SamplingTable(slots, vocab_size, self.device) if samples else None
         self._head = None
@@ -161,7 +163,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
             _logger.info("CUDA graphs: none, for the attention backend's steps cannot be captured")
             # What capturing would have compiled: there are kernels for some numbers of rows.
             for rows in decode_graph_sizes(min(WARM_LM_HEAD_ROWS, self.config.max_running)):
-                self.run_alone(step_of_first_tokens(rows))
+                self.run_alone(step_of_first_tokens(rows, self.config.cache_layout))
         self._clear()
 
     def graph_sizes(self, most: int | None = None) -> GraphSizes:

@@ -58,7 +58,7 @@ def largest_step(config: ExecutionConfig) -> DecodeStep:
     lens = np.full(rows, each, np.int32)
     lens[:over] += 1
     costly = TokenSampling(top_p=0.9, presence_penalty=0.1)
-    return step_of_rows(lens, np.zeros_like(lens), config.block_size, costly)
+    return step_of_rows(lens, np.zeros_like(lens), config.cache_layout, costly)
 
 
 def _graph_bytes(runner: DecodeRunner) -> int:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from workers.attention.base import AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.stage_attention import LayerAttention, StageAttention
+from workers.contract.cache_layout import CacheLayout
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInput
 from workers.contract.token_sampling import GREEDY, TokenSampling
@@ -29,7 +30,7 @@ MAX_TOKENS = 64
 StepT = TypeVar("StepT", DecodeStep, EncodeStep)
 InputT = TypeVar("InputT")
 
-_TOKEN_BYTES, _BLOCK_UPDATE_BYTES = 4, 12
+_TOKEN_BYTES = 4
 
 
 class ModelRunner(ABC, Generic[StepT, InputT]):
@@ -115,11 +116,11 @@ def stage_attention(
     execution: ExecutionConfig,
     model: StageModel,
     backends: Sequence[AttentionBackend],
-    caches: Sequence[LayerCache],
+    cached: Sequence[tuple[LayerCache, int]],
     placement: Placement,
 ) -> StageAttention:
     """Attention of the layers of `model`, whose weights are packed. There is one backend a kind of
-    layer, one cache a layer."""
+    layer; each layer that caches has a cache, and the number of its block table."""
     config, length = execution.model, execution.max_model_len
     kinds = [
         (backend, kind.rope and RotaryEmbedding(kind.rope, config.head_dim, length, placement))
@@ -129,6 +130,11 @@ def stage_attention(
         LayerAttention(*kinds[config.layer_kinds[index]], layer.qk_norm, layer.vectors)
         for index, layer in zip(model.share.layers, model.layers, strict=True)
     ]
+    caches = [cache for cache, _ in cached]
+    if cached:
+        layers = [
+            layer._replace(table=table) for layer, (_, table) in zip(layers, cached, strict=True)
+        ]
     head_counts = config.num_heads, config.num_kv_heads
     return StageAttention(head_counts, layers, caches, model.position_bias)
 
@@ -178,12 +184,13 @@ def step_of_texts(lens: Sequence[int]) -> EncodeStep:
 def decode_steps(config: ExecutionConfig, num_blocks: int) -> list[DecodeStep]:
     """A prompt that is scored and sampled with truncation, then its last token again, greedily, and
     a block copied."""
-    size, truncated = config.block_size, TokenSampling(top_p=0.9)
-    length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, num_blocks * size)
+    layout, truncated = config.cache_layout, TokenSampling(top_p=0.9)
+    most = num_blocks * config.block_size
+    length = min(MAX_TOKENS, config.max_model_len, config.max_step_tokens, most)
     lens, one = np.array([length], np.int32), np.ones(1, np.int32)
-    prompt = step_of_rows(lens, np.zeros_like(lens), size, truncated)
+    prompt = step_of_rows(lens, np.zeros_like(lens), layout, truncated)
     scored = [replace(init, logprobs=1) for init in prompt.inits]
-    again = step_of_rows(one, lens - 1, size, GREEDY)
+    again = step_of_rows(one, lens - 1, layout, GREEDY)
     last_token = np.array([-1], np.int32).tobytes()
     return [
         replace(prompt, inits=scored, targets=_zeros(length)),
@@ -191,25 +198,28 @@ def decode_steps(config: ExecutionConfig, num_blocks: int) -> list[DecodeStep]:
     ]
 
 
-def step_of_first_tokens(rows: int) -> DecodeStep:
+def step_of_first_tokens(rows: int, layout: CacheLayout) -> DecodeStep:
     """Rows of one token that begin, all in one block."""
-    lens = np.ones(rows, np.int32)
-    slots, zeros = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
-    updates = np.stack([slots, zeros, zeros], axis=1)
-    return replace(step_of_rows(lens, zeros, 1, GREEDY), block_updates=updates.tobytes())
+    lens, zeros = np.ones(rows, np.int32), np.zeros(rows, np.int32)
+    step = step_of_rows(lens, zeros, layout, GREEDY)
+    updates = np.frombuffer(step.block_updates, np.int32).reshape(-1, 3) * (1, 1, 0)
+    return replace(step, block_updates=updates.astype(np.int32).tobytes())
 
 
 def step_of_rows(
-    query_lens: IntArray, cached: IntArray, block_size: int, sampling: TokenSampling
+    query_lens: IntArray, cached: IntArray, layout: CacheLayout, sampling: TokenSampling
 ) -> DecodeStep:
     """Rows of `query_lens` tokens behind `cached` ones, int32[R] each, all of which sample. Row r
-    is in slot r, and its blocks follow those of row r - 1."""
+    is in slot r, and its blocks follow those of row r - 1. They are in all tables: layers that
+    would have others write over them one after another."""
     contexts = cached + query_lens
-    blocks = -(-contexts // block_size)
+    blocks = -(-contexts // layout.block_size)
     slots = np.arange(len(query_lens), dtype=np.int32)
     firsts = np.cumsum(blocks) - blocks
     owner, block = np.repeat(slots, blocks), np.arange(blocks.sum(), dtype=np.int32)
     table = np.stack([owner, block - firsts[owner], block], axis=1, dtype=np.int32)
+    further = np.array([0, layout.max_blocks, 0], np.int32)
+    tables = np.concatenate([table + number * further for number in range(layout.num_tables)])
     return DecodeStep(
         step=0,
         tokens=_zeros(int(query_lens.sum())),
@@ -217,7 +227,7 @@ def step_of_rows(
         slots=slots.tobytes(),
         starts=cached.tobytes(),
         sample=b"\1" * len(slots),
-        block_updates=table.tobytes(),
+        block_updates=tables.tobytes(),
         inits=[
             SlotInit(
                 slot=slot,
@@ -232,8 +242,8 @@ def step_of_rows(
 
 
 def blocks_of(message: DecodeStep) -> int:
-    """How many blocks the slots gain in a step."""
-    return len(message.block_updates) // _BLOCK_UPDATE_BYTES
+    """How many blocks a step of `step_of_rows` needs."""
+    return 1 + int(np.frombuffer(message.block_updates, np.int32)[2::3].max())
 
 
 def _zeros(count: int) -> bytes:

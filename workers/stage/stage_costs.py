@@ -169,10 +169,10 @@ def _decoder_seconds(
     from workers.stage.decode_runner import DecodeRunner  # noqa: PLC0415
 
     execution, model = worker.execution, loaded.model
-    contexts, size = _decode_contexts(execution), execution.block_size
+    contexts, layout = _decode_contexts(execution), execution.cache_layout
     lens = _prompt_lens(execution)[: execution.max_running]
-    decode_step = step_of_rows(np.ones_like(contexts), contexts - 1, size, TokenSampling())
-    prompts = step_of_rows(lens, np.zeros_like(lens), size, TokenSampling())
+    decode_step = step_of_rows(np.ones_like(contexts), contexts - 1, layout, TokenSampling())
+    prompts = step_of_rows(lens, np.zeros_like(lens), layout, TokenSampling())
     num_blocks = max(blocks_of(decode_step), blocks_of(prompts))
     runner = DecodeRunner(worker, loaded, backends, num_blocks)
     _fill([runner.kv_cache.layers[0].keys, runner.kv_cache.layers[0].values])

@@ -212,9 +212,8 @@ def _announcement(
 ) -> WorkerLoaded:
     """The stage's weights, and its bytes for a KV cache: as configured, or the rest of the device's
     share."""
-    execution, block_bytes, budget = config.execution, 0, 0
+    execution, budget = config.execution, 0
     if execution.model.has_kv_cache:
-        block_bytes = len(loaded.model.layers) * execution.block_size * execution.kv_token_bytes
         budget = execution.kv_cache_bytes
         if config.memory_share:
             from workers.stage.kv_budget import measured_kv_budget  # noqa: PLC0415
@@ -225,7 +224,7 @@ def _announcement(
         stage=config.stage,
         weight_bytes=loaded.weight_bytes,
         seconds=loaded.seconds,
-        kv_block_bytes=block_bytes,
+        kv_block_bytes=execution.kv_block_bytes(loaded.model.share.layers),
         kv_budget_bytes=budget,
     )
 

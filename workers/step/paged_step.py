@@ -51,14 +51,28 @@ class PrefixParts(NamedTuple):
         return self.log_sum_exps.stride(0)
 
 
+class AllTables(NamedTuple):
+    """The N block tables of a slot, and the KV indices by each: int32[max_running + 1, N,
+    max_blocks], int64[N, T]."""
+
+    block_tables: torch.Tensor
+    kv_indices: torch.Tensor
+
+    @classmethod
+    def of(cls, table: SlotTable, kv_indices: torch.Tensor) -> Self:
+        return cls(table.device_tables.unflatten(1, (table.num_tables, -1)), kv_indices)
+
+
 @dataclass(frozen=True, slots=True)
 class PagedStep:
-    """R rows, T tokens (rows one after another, then padding).
+    """R rows, T tokens (rows one after another, then padding), as layers of one block table see
+    them: at first those of table 0.
 
     tokens         int64[T'], with T' >= T: see `padded`.
     positions      int64[T'].
     kv_indices     int64[T]: where each token's keys and values go, block * block_size + offset.
-    block_tables   int32[max_running + 1, max_blocks]: a row of block ids a slot.
+    block_tables   int32[max_running + 1, max_blocks]: a row of block ids a slot, dense. Entries
+                   that no token of the step sees any more may be any block's.
     slots          int32[R]: the rows of `block_tables` that are this step's.
     query_starts   int32[R + 1].
     context_lens   int32[R]: cached tokens and this step's.
@@ -66,6 +80,7 @@ class PagedStep:
     token_slots    int32[T], or None: each token's slot, if some are -1 and must be looked up.
     groups         int32[G, 3]: rows that share a prefix (`DecodeStep.groups`).
     prefixes       in place of `groups`, if the step is captured with room for any groups.
+    tables         all block tables; None where there is one.
     """
 
     tokens: torch.Tensor
@@ -80,6 +95,7 @@ class PagedStep:
     token_slots: torch.Tensor | None = None
     groups: IntArray = field(default_factory=lambda: NO_GROUPS)
     prefixes: PrefixTensors | None = None
+    tables: AllTables | None = None
 
     @classmethod
     def of(
@@ -99,9 +115,17 @@ class PagedStep:
         if look_up and (tokens < 0).any():
             arrays.append(rows.token_slots)
         ids, positions, kv_indices, slots, starts, lens, *token_slots = to_device(arrays, device)
-        tables = table.device_tables
+        tables = AllTables.of(table, kv_indices)
         own = rows.query_lens, rows.contexts, next(iter(token_slots), None), rows.groups
-        return cls(ids, positions, kv_indices, tables, slots, starts, lens, *own)
+        first = kv_indices[0], tables.block_tables[:, 0]
+        return cls(ids, positions, *first, slots, starts, lens, *own, tables=tables)
+
+    def of_table(self, number: int) -> Self:
+        """The step as layers of another table see it."""
+        if self.tables is None:
+            return self
+        tables, kv_indices = self.tables
+        return replace(self, block_tables=tables[:, number], kv_indices=kv_indices[number])
 
     def resolve(self, table: SlotTable) -> None:
         if self.token_slots is not None:

@@ -11,9 +11,10 @@ from workers.step.rows import IntArray, LongArray, StepRows
 
 
 class SlotTable:
-    """Block table and last sampled token of every slot.
+    """Block tables and last sampled token of every slot.
 
-    block_tables   int32[max_running + 1, max_blocks], for computing KV indices on the host.
+    block_tables   int32[max_running + 1, num_tables * max_blocks], for computing KV indices on the
+                   host: a slot's tables one after another.
     device_tables  the same on the device. On the CPU the two share memory.
     last_tokens    int64[max_running + 1] on the device. The first stage reads it. Where GPUs share
                    memory, the last stage has the first one's, and writes there.
@@ -30,12 +31,14 @@ class SlotTable:
         scratch_block: int,
         device: torch.device,
         last_tokens: torch.Tensor | None = None,
+        num_tables: int = 1,
     ) -> None:
         """`last_tokens` is memory to share. None: the table has its own."""
         self.device = device
-        self._block_size = block_size
+        self.num_tables, self.max_blocks, self.block_size = num_tables, max_blocks, block_size
         self.padding_slot = max_running
-        self.block_tables = np.zeros((max_running + 1, max_blocks), np.int32)
+        self._starts = np.arange(num_tables)[:, None] * max_blocks
+        self.block_tables = np.zeros((max_running + 1, num_tables * max_blocks), np.int32)
         self.block_tables[max_running] = scratch_block
         self.device_tables = on_device(self.block_tables, device)
         self.last_tokens = (
@@ -61,10 +64,11 @@ class SlotTable:
                 self.device_tables.view(-1).index_copy_(0, changed, new)
 
     def kv_indices(self, rows: StepRows) -> LongArray:
-        """The KV index of each of a step's tokens: int64[T], block * block_size + offset."""
-        index, offset = np.divmod(rows.positions, self._block_size)
-        blocks = self.block_tables[rows.token_slots, index]
-        return blocks * np.int64(self._block_size) + offset
+        """The KV index of each of a step's tokens by each of its slot's tables: int64[N, T],
+        block * block_size + offset."""
+        index, offset = np.divmod(rows.positions, self.block_size)
+        blocks = self.block_tables[rows.token_slots, self._starts + index]
+        return blocks * np.int64(self.block_size) + offset
 
     def store_last_tokens(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
         """Keep each slot's newest token: `slots`, each once, and `tokens` int32[S] on the device.

@@ -35,7 +35,8 @@ def costs(
 
 def execution(num_layers: int = LAYERS, **changes: Any) -> ExecutionConfig:
     """Of stages on GPUs of their own."""
-    model = msgspec.structs.replace(MODEL, num_layers=num_layers)
+    kinds = (0,) * num_layers
+    model = msgspec.structs.replace(MODEL, num_layers=num_layers, layer_kinds=kinds)
     changes.setdefault("devices", ("cuda:0", "cuda:1"))
     return execution_config(model=model, **changes)
 

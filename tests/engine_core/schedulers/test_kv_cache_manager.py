@@ -13,6 +13,7 @@ from engine_core.schedulers.kv_cache import (
     KVCacheManager,
     common_tokens,
 )
+from tests.engine_core.configs import layout
 from tests.engine_core.integrity import check_blocks, check_children
 from tests.engine_core.simulated_model import ids
 
@@ -22,48 +23,60 @@ def tokens(*values: int) -> "array[int]":
 
 
 def test_hashes_cover_full_blocks_and_depend_on_all_before() -> None:
-    kv = KVCacheManager(4, 2)
+    kv = KVCacheManager(4, layout(2))
     hashes = kv.hash_blocks(tokens(1, 2, 3, 4, 5))
     assert len(hashes) == 2
     assert kv.hash_blocks(tokens(9, 2, 3, 4))[1] != hashes[1]
     assert not set(kv.hash_blocks(tokens(1, 2, 3, 4), salt=b"tenant")) & set(hashes)
     assert kv.hash_blocks(tokens(1, 2, 3, 4, 5, 6), hashes)[:2] == hashes
-    assert KVCacheManager(4, 2).hash_blocks(tokens(1, 2))[0] != hashes[0], "each has its secret"
+    assert KVCacheManager(4, layout(2)).hash_blocks(tokens(1, 2))[0] != hashes[0], (
+        "each has its secret"
+    )
+
+
+def allocated(kv: KVCacheManager, count: int) -> list[int]:
+    """Blocks of the only group, none if too few are free."""
+    return (kv.allocate([count]) or [[]])[0]
+
+
+def match(kv: KVCacheManager, hashes: list[BlockHash]) -> list[int]:
+    """The blocks of the longest cached prefix, in the only group."""
+    return kv.prefix(hashes[: kv.longest(hashes)])[0].ids
 
 
 def registered(kv: KVCacheManager, *values: int) -> tuple[list[BlockHash], list[int]]:
     """The hashes of a sequence, and the blocks that hold it."""
     hashes = kv.hash_blocks(tokens(*values))
-    blocks = kv.allocate(len(hashes)) or []
+    blocks = allocated(kv, len(hashes))
     for block, block_hash in zip(blocks, hashes, strict=True):
         kv.register(block, block_hash)
     return hashes, blocks
 
 
 def test_cached_blocks_survive_release_until_memory_is_needed() -> None:
-    kv = KVCacheManager(2, 2)
+    kv = KVCacheManager(2, layout(2))
     hashes, blocks = registered(kv, 1, 2, 3, 4)
     kv.release(blocks)
     assert kv.num_free == 2
-    assert kv.match(hashes) == blocks
-    assert kv.allocate(1) == [blocks[1]], "the end of a sequence is evicted first"
-    assert kv.match(hashes) == blocks[:1]
+    assert match(kv, hashes) == blocks
+    assert allocated(kv, 1) == [blocks[1]], "the end of a sequence is evicted first"
+    assert match(kv, hashes) == blocks[:1]
 
 
 def test_content_has_one_name() -> None:
-    kv = KVCacheManager(2, 2)
+    kv = KVCacheManager(2, layout(2))
     (block_hash,) = kv.hash_blocks(tokens(1, 2))
-    first, second = kv.allocate(2) or []
+    first, second = allocated(kv, 2)
     kv.register(first, block_hash)
     kv.register(second, block_hash)
-    assert kv.match([block_hash]) == [first]
+    assert match(kv, [block_hash]) == [first]
     kv.release([second])
-    assert kv.allocate(1) == [second], "an anonymous block is reused before any cached one"
+    assert allocated(kv, 1) == [second], "an anonymous block is reused before any cached one"
 
 
 def test_integrity_check_sees_a_double_release() -> None:
-    kv = KVCacheManager(1, 2)
-    blocks = kv.allocate(1) or []
+    kv = KVCacheManager(1, layout(2))
+    blocks = allocated(kv, 1)
     kv.release(blocks)
     kv.release(blocks)
     with pytest.raises(AssertionError):
@@ -73,7 +86,7 @@ def test_integrity_check_sees_a_double_release() -> None:
 @given(st.data())
 def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
     """Sequences over two tokens come and go; a match must always name its own content."""
-    kv = KVCacheManager(6, 2)
+    kv = KVCacheManager(6, layout(2))
     content: dict[int, list[int]] = {}
     held: list[list[int]] = []
     for _ in range(data.draw(st.integers(1, 25))):
@@ -82,18 +95,18 @@ def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
         else:
             sequence = data.draw(st.lists(st.integers(0, 1), min_size=2, max_size=8))
             hashes = kv.hash_blocks(tokens(*sequence))
-            shared = kv.match(hashes)
+            shared = match(kv, hashes)
             for index, block in enumerate(shared):
                 assert content[block] == sequence[: 2 * (index + 1)]
             kv.touch(shared)
-            fresh = kv.allocate(len(hashes) - len(shared))
+            fresh = kv.allocate([len(hashes) - len(shared)])
             if fresh is None:
                 kv.release(shared)
             else:
-                for index, block in enumerate(fresh, len(shared)):
+                for index, block in enumerate(fresh[0], len(shared)):
                     content[block] = sequence[: 2 * (index + 1)]
                     kv.register(block, hashes[index])
-                held.append(shared + fresh)
+                held.append(shared + fresh[0])
         check_blocks(kv)
     for blocks in held:
         kv.release(blocks)
@@ -102,26 +115,26 @@ def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
 
 
 def test_a_reset_forgets_what_nobody_holds() -> None:
-    kv = KVCacheManager(4, 2)
+    kv = KVCacheManager(4, layout(2))
     hashes, blocks = registered(kv, 1, 2, 3, 4, 5, 6)
     kv.release(blocks[1:])
     kv.reset()
-    assert kv.match(hashes) == blocks[:1], "the first is held"
+    assert match(kv, hashes) == blocks[:1], "the first is held"
     kv.release(blocks[:1])
-    assert kv.match(hashes) == blocks[:1], "and known until the next reset"
+    assert match(kv, hashes) == blocks[:1], "and known until the next reset"
     kv.reset()
-    assert kv.match(hashes) == []
+    assert match(kv, hashes) == []
     assert kv.num_free == 4
     check_blocks(kv)
 
 
 def test_the_peak_is_what_was_held_at_once() -> None:
-    kv = KVCacheManager(8, 2)
+    kv = KVCacheManager(8, layout(2))
     assert kv.peak == 0
-    first, second = kv.allocate(3) or [], kv.allocate(2) or []
+    first, second = allocated(kv, 3), allocated(kv, 2)
     kv.release(first)
     assert kv.peak == 5
-    third = kv.allocate(1) or []
+    third = allocated(kv, 1)
     assert kv.peak == 5
     kv.reset()
     assert kv.peak == 3

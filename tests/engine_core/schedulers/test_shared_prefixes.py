@@ -18,6 +18,7 @@ from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.kv_cache import KVCacheManager
 from engine_core.schedulers.request import UNSHARED, Request
 from engine_core.schedulers.shared_prefixes import SharedPrefixes
+from tests.engine_core.configs import layout
 from tests.engine_core.driver import Driver, prompt_of
 
 _SIZE = 4
@@ -67,18 +68,17 @@ class Cache:
     """Requests that begin and leave, as the scheduler does it, without steps."""
 
     def __init__(self) -> None:
-        self.kv = KVCacheManager(400, _SIZE)
+        self.kv = KVCacheManager(400, layout(_SIZE))
         self.running: list[Request] = []
         self.shared = SharedPrefixes(self.kv, self.running)
 
     def begin(self, tokens: list[int]) -> Request:
         request = row([*tokens, len(self.running)])
         request.hashes = self.kv.hash_blocks(request.tokens)
-        blocks = self.kv.match(request.hashes)
-        self.kv.touch(blocks)
-        shared = len(blocks)
-        blocks += self.kv.allocate(self.kv.blocks_for(len(request.tokens)) - shared) or []
-        request.blocks = blocks
+        shared = self.kv.longest(request.hashes)
+        (own,) = request.held = self.kv.prefix(request.hashes[:shared])
+        self.kv.touch(own.ids)
+        self.kv.extend(request.held, len(request.tokens) - 1)
         self.running.append(request)
         self.shared.enter(request, shared)
         request.register_blocks(self.kv, len(request.tokens))

@@ -182,7 +182,7 @@ SHORT, LONG = [1, 2, 3], [4] * 94
         (read_job(1, [SHORT], [(0,)], [[LIKELIEST, 50]]), "invalid_request", "tokens[0]", "50"),
         (read_job(1, [SHORT], [(0,)], [[-2]]), "invalid_request", "tokens[0]", "-2"),
         (read_job(1, [SHORT, LONG], [(0,), (1, 0)]), "context_length_exceeded", "prompts[1]",
-         "this model's KV cache is 96 tokens; prompts[1] has 97"),
+         "this model's longest sequence in the KV cache is 96 tokens; prompts[1] has 97"),
         (read_job(1, [SHORT], []), "invalid_request", None, "no items"),
         (read_job(1, [SHORT], [(0,)] * 65), "too_large", None, "65"),
     ],

@@ -113,7 +113,7 @@ def test_one_graph_for_any_groups(name: str) -> None:
             table.device_tables[: tables.shape[0], : tables.shape[1]] = tables
             queries[:total] = problem.queries
             nothing = np.zeros(total, np.int32)
-            inputs.load(nothing, nothing, problem.step_rows)
+            inputs.load(nothing, nothing[None], problem.step_rows)
             graph.replay()
             close(out[:total], solution(problem))
 

@@ -51,9 +51,10 @@ class NaiveBackend(AttentionBackend):
         rows = zip(queries, plan.block_tables[plan.slots], plan.contexts.tolist(), strict=True)
         attended: list[torch.Tensor] = []
         size = self._needs.block_size
-        places = torch.arange(size, device=plan.slots.device)
         for own, blocks, context in rows:
-            kv_indices = (blocks[: -(-context // size), None] * size + places).flatten()[:context]
+            seen_from = max(0, context - len(own) + 1 - self._reach)
+            positions = torch.arange(seen_from, context, device=blocks.device)
+            kv_indices = blocks[positions // size] * size + positions % size
             attended.append(self._attend_row(own, *cache.read(kv_indices, own.dtype)))
         return torch.cat(attended)
 

@@ -72,7 +72,7 @@ def attend(
 
     queries      [R, H, D], dense within a row
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
-    block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
+    block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; dense in a row
     slots, context_lens  int32[R]
     kind         its scale, window and softcap
     scales       of a cache in FP8, int32[blocks, Hkv, page] (`workers/attention/fp8_numbers.py`)

@@ -32,7 +32,7 @@ from workers.step.paged_step import PrefixParts
 class Paging(NamedTuple):
     """The rows' contexts in a paged cache.
 
-    block_tables         int32[S, max_blocks], contiguous. Row slots[r] holds row r's block ids.
+    block_tables         int32[S, max_blocks], dense in a row. Row slots[r] has row r's block ids.
     slots, context_lens  int32[R]
     scales               of a cache in FP8, int32[blocks, Hkv, page]
     """

@@ -40,7 +40,7 @@ def attend(
 
     queries      [T, H, D], dense within a token
     keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
-    block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; contiguous
+    block_tables int32[S, max_blocks], row slots[row] holds the row's block ids; dense in a row
     slots        int32[R]
     tiles        int32[N, 6]: (first token, tokens, row, start, end, part); at most `tokens_a_tile`
                  tokens, or none, that see the positions [start, end) of the row, whole blocks

@@ -60,7 +60,7 @@ def slot_table(problem: Problem, slots: int) -> SlotTable:
 
 def load(inputs: StaticInputs, rows: StepRows) -> None:
     nothing = np.zeros(rows.total, np.int32)
-    inputs.load(nothing, nothing, rows)
+    inputs.load(nothing, nothing[None], rows)
 
 
 def padded_queries(problem: Problem, size: int) -> torch.Tensor:
