@@ -71,12 +71,19 @@ def execution_config(num_stages: int = 1, **changes: Any) -> ExecutionConfig:
     return ExecutionConfig(**(fields | changes))
 
 
+def with_windows(*windows: int | None) -> ModelConfig:
+    """A model with a layer of each of the `windows`, or without."""
+    different = tuple(dict.fromkeys(windows))
+    kinds = [AttentionKind(causal=True, scale=1.0, window=window) for window in different]
+    numbers = tuple(different.index(window) for window in windows)
+    return msgspec.structs.replace(
+        MODEL, num_layers=len(windows), attention=tuple(kinds), layer_kinds=numbers
+    )
+
+
 def layout(block_size: int, *windows: int | None, step: int = 8) -> CacheLayout:
-    """The layout of a model with a layer of each of the `windows`, or without."""
-    kinds = [AttentionKind(causal=True, scale=1.0, window=window) for window in windows or (None,)]
-    numbers = tuple(range(len(kinds)))
-    model = msgspec.structs.replace(MODEL, attention=tuple(kinds), layer_kinds=numbers)
-    return CacheLayout.of(model, block_size, MODEL.max_model_len, step)
+    """The layout of such a model; without `windows` of one with plain layers."""
+    return CacheLayout.of(with_windows(*windows or (None,)), block_size, MODEL.max_model_len, step)
 
 
 def engine_config(**changes: Any) -> EngineConfig:

@@ -21,6 +21,7 @@ from engine_core.structured.matcher import Matcher
 from tests.engine_core.configs import execution_config
 from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline, reference
+from tests.engine_core.windowed_model import WindowedModel, windowed_reference
 
 
 class Driver:
@@ -41,9 +42,11 @@ class Driver:
         self.scheduler = DecoderScheduler(
             config, num_blocks, lambda: self.now, self.costs if costs else None
         )
-        self.pipeline = SimulatedPipeline(
-            SimulatedModel(num_blocks, config.block_size, config.max_running)
-        )
+        self.layout = config.cache_layout
+        model = SimulatedModel(num_blocks, config.block_size, config.max_running)
+        if self.layout.windowed:
+            model = WindowedModel(num_blocks, self.layout, config.max_running)
+        self.pipeline = SimulatedPipeline(model)
         self.batches: deque[DecodeBatch] = deque()
         self.ended: list[Job] = []
         self.outbox = Outbox(self.ended.append)
@@ -179,8 +182,14 @@ class Driver:
         """Jobs of these prompts get their texts, and end once each."""
         self.drain()
         for job, prompt in prompts.items():
-            assert self.text(job) == reference(prompt, max_tokens)
+            assert self.text(job) == self.reference(prompt, max_tokens)
             assert len(self.finishes(job)) == 1
+
+    def reference(self, prompt: list[int], max_tokens: int) -> list[int]:
+        """The text that a request must get."""
+        if self.layout.windowed:
+            return windowed_reference(prompt, max_tokens, self.layout)
+        return reference(prompt, max_tokens)
 
     def assert_ordered(self) -> None:
         """Running requests, then waiting ones, are in order of arrival: no younger request ever
@@ -210,7 +219,8 @@ class Driver:
         usage = self.scheduler.usage()
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
         queue = self.batch_queue
-        assert (queue.num_tokens, queue._growth, len(queue), queue._expected) == (0, 0, 0, {})
+        assert (queue.num_tokens, queue._growth, len(queue)) == (0, 0, 0)
+        assert [queue._expected, queue._lacking] == [{}, {}]
         progress = self.scheduler._in_progress
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
         assert [progress._leaders, progress._for_one_step] == [{}, {}]

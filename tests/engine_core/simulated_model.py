@@ -67,6 +67,7 @@ class SimulatedModel:
         rows = self._rows(step)
         for slot, start, tokens, _ in rows:
             self._write(step, slot, start, tokens)
+        self._attend(rows)
         self._check_groups(step, rows)
         sampling = [row for row in rows if row[3]]
         sampled = [
@@ -119,6 +120,9 @@ class SimulatedModel:
             self._store[self._tables[slot, block], offset] = (
                 self._last[slot] if given < 0 else given
             )
+
+    def _attend(self, rows: list[tuple[int, int, list[int], int]]) -> None:
+        """What later layers write, once all rows are written."""
 
     def _sample(self, step: DecodeStep, slot: int, length: int, allowed: Sequence[int]) -> int:
         self._last[slot] = token = next_token(self._context(slot, length), allowed)
