@@ -291,7 +291,7 @@ class _Inspector:
         # As the dtype: of the GPUs that would serve it, which this machine may lack.
         gpus = tuple(f"cuda:{stage}" for stage in range(execution.num_stages))
         execution = msgspec.structs.replace(execution, devices=gpus)
-        stages, token = _stages(execution, heads), execution.kv_token_bytes
+        stages = _stages(execution, heads)
         return InspectedModel(
             architecture=model.architecture,
             family=family_of(model.architecture).name,
@@ -313,7 +313,7 @@ class _Inspector:
             parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
             parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
-            kv_bytes=_KV_TOKENS * token * model.num_layers,
+            kv_bytes=sum(stage.kv_bytes for stage in stages),
             kv_bytes_full=_bytes_of_longest(execution),
             stages=stages,
         )
@@ -365,13 +365,12 @@ def _bytes_of_longest(execution: ExecutionConfig) -> int:
 
 def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:
     layers, weights = planned_layers(execution), weight_bytes(execution, heads)
-    token = execution.kv_token_bytes
     return tuple(
         InspectedStage(
             first_layer=stop - count,
             num_layers=count,
             weight_bytes=own,
-            kv_bytes=_KV_TOKENS * token * count,
+            kv_bytes=_KV_TOKENS * execution.kv_token_bytes(range(stop - count, stop)),
         )
         for count, stop, own in zip(layers, accumulate(layers), weights, strict=True)
     )

@@ -57,6 +57,17 @@ class Layer:
             part.pack()
 
 
+class Vector(Layer):
+    """Numbers of a checkpoint, float32[size]."""
+
+    def __init__(self, name: str, size: int, placement: "Placement") -> None:
+        self._name = name
+        self.values = placement.empty(size, dtype=torch.float32)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {self._name: self.values}
+
+
 class Chain(Layer):
     """Layers and functions, applied to the rows one after another."""
 

@@ -40,18 +40,18 @@ class LayerNormDecoderLayer(StageLayer):
     """Attention and a feed-forward network. Each normalises its input and adds its output to it;
     side by side, both have the layer's input."""
 
-    def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
+    def __init__(self, config: ModelConfig, layer: int, placement: Placement) -> None:
         family, size = family_config(config, LayerNormDecoderConfig), config.hidden_size
-        attention, mlp, norm = f"{name}.self_attn", f"{name}.mlp", _norms(config, placement)
+        name, norm = f"model.layers.{layer}", _norms(config, placement)
         self._head_dim, self._parallel = config.head_dim, family.parallel
         self._input_norm = norm(f"{name}.input_layernorm")
         after = f"{name}.post_attention_layernorm"
         self._mlp_norm = None if family.shared_norm else norm(after)
-        self._qkv = qkv_product(config, family, attention, placement)
-        width, output = config.num_heads * config.head_dim, {f"{attention}.o_proj": size}
+        self._qkv = qkv_product(config, family, layer, placement)
+        width, output = config.num_heads * config.head_dim, {f"{name}.self_attn.o_proj": size}
         self._output = Linear(width, output, placement, bias=family.output_bias)
-        self._up, self._function = up_product(config, family, mlp, placement)
-        down = {f"{mlp}.down_proj": size}
+        self._up, self._function = up_product(config, family, layer, placement)
+        down = {f"{name}.mlp.down_proj": size}
         self._down = Linear(config.intermediate_size, down, placement, bias=family.mlp_bias)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -78,9 +78,7 @@ class LayerNormDecoderModel(DecoderModel):
         if share.first and family.learned_positions:
             positions = config.max_position
             self._positions = Embedding("model.embed_positions", positions, size, placement)
-        self.layers = [
-            LayerNormDecoderLayer(config, f"model.layers.{i}", own) for i in share.layers
-        ]
+        self.layers = [LayerNormDecoderLayer(config, layer, own) for layer in share.layers]
         self._final_norm = _norms(config, placement)("model.norm") if share.last else None
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:

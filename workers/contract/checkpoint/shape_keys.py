@@ -202,6 +202,12 @@ class ShapeKeys(ConfigKeys):
             attention_factor=attention,
         )
 
+    def read_softcap(self, name: str) -> float | None:
+        cap = self.optional(name, float)
+        if cap is not None and cap <= 0:
+            raise self.error(f"{name} {cap:g} is not more than 0")
+        return cap
+
     def read_causal(
         self, sizes: Sizes, rope: RopeConfig | None = None, *, partial: bool = False
     ) -> AttentionKind:
@@ -265,6 +271,8 @@ class ShapeKeys(ConfigKeys):
         """The shape of a model whose layers have the kinds of attention `layers`. `tied` is the
         default of `tie_word_embeddings`."""
         kinds = tuple(dict.fromkeys(layers))
+        if "per_layer_config" not in self._read:
+            self.neutral({"per_layer_config": (None, {})})
         return ModelShape(
             **msgspec.structs.asdict(sizes),
             tie_word_embeddings=self.read("tie_word_embeddings", bool, tied),

@@ -1,13 +1,17 @@
 """Writes of the KV cache against torch's, and that they touch nothing else."""
 
+from typing import Literal
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.workers.attention_problems import Heads
 from tests.workers.kernels.cases import cases, drawn
 from workers.contract.model_config import QKNormKind
 from workers.kernels.attention.kv_cache import KVTarget, copy_blocks, rotate_and_cache, write_kv
 from workers.layers.norm import QKNorm
+from workers.layers.rotary import RotationTable
 
 PAGE = 4
 SHAPES = cases(
@@ -23,12 +27,13 @@ def angles(rotary_dim: int, device: torch.device) -> tuple[torch.Tensor, torch.T
     return table, torch.tensor([3, 0, 8, 8, 0], device=device)
 
 
-def rotated(heads: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """[T, H, D] in float64: each pair as a complex number, times its angle's."""
-    low, high = heads.double().chunk(2, dim=2)
-    cos, sin = table[positions].double()[:, None].chunk(2, dim=2)
+def rotate(heads: torch.Tensor, rotation: RotationTable, positions: torch.Tensor) -> None:
+    """Rotate [T, H, D] in float64: each pair as a complex number, times its angle's."""
+    cos, sin = rotation.table[positions].double()[:, None].chunk(2, dim=2)
+    low = heads[:, :, : cos.shape[2]]
+    high = heads[:, :, rotation.apart :][:, :, : cos.shape[2]]
     turned = torch.complex(low, high) * torch.complex(cos, sin)
-    return torch.cat((turned.real, turned.imag), dim=2)
+    low[:], high[:] = turned.real, turned.imag
 
 
 def normalised(
@@ -50,17 +55,16 @@ def turned_exactly(
     heads: torch.Tensor,
     num_heads: int,
     norm: QKNorm | None,
-    table: torch.Tensor,
+    rotation: RotationTable | None,
     positions: torch.Tensor,
-    factors: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Queries and keys [T, H + Hkv, D] in float64; queries times the `factors` of their places."""
-    rotary_dim = table.shape[1]
+    """Queries and keys [T, H + Hkv, D] in float64; queries times the factors of their places."""
     exact = normalised(heads.double(), num_heads, norm, rotated=False)
-    exact[:, :, :rotary_dim] = rotated(exact[:, :, :rotary_dim], table, positions)
+    if rotation is not None:
+        rotate(exact, rotation, positions)
     exact = normalised(exact, num_heads, norm, rotated=True)
-    if factors is not None:
-        exact[:, :num_heads] *= factors[positions, None, None]
+    if rotation is not None and rotation.query_factors is not None:
+        exact[:, :num_heads] *= rotation.query_factors[positions, None, None]
     return exact
 
 
@@ -78,13 +82,15 @@ def turned_exactly(
         ("width", 0.5, False),
         ("rotated", 1.0, False),
         ("rotated", 0.75, True),
+        ("values", 0.25, True),
+        ("values", 0.25, False),
     ],
 )
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rotate_and_cache(
     *,
     shape: Heads,
-    normed: QKNormKind | None,
+    normed: QKNormKind | Literal["values"] | None,
     rotary: float,
     in_place: bool,
     dtype: torch.dtype,
@@ -95,35 +101,42 @@ def test_rotate_and_cache(
     turning, rotary_dim = num_heads + kv_heads, int(head_dim * rotary)
     heads = 3 * drawn(5, turning + kv_heads, head_dim, dtype=dtype, device=device)
     table, positions = angles(rotary_dim, device)
+    with_values = normed == "values"  # and then pairs of a whole head
+    apart = head_dim // 2 if with_values else rotary_dim // 2
     rows = (num_heads, kv_heads) if normed == "width" else (1, 1)
     # Weights are float32, whatever the heads are.
     query, key = (1 + torch.rand(row * head_dim, device=device) for row in rows)
-    norm = QKNorm(query, key, 1e-3, rotated=normed == "rotated") if normed else None
+    norm = QKNorm(query, key, 1e-3, normed == "rotated", with_values) if normed else None
 
     factors = 1 + torch.rand(9, device=device) if 0 < rotary < 1 and normed != "rotated" else None
-    exact = turned_exactly(heads[:, :turning], num_heads, norm, table, positions, factors)
-    table = table if rotary_dim else None
+    rotation = RotationTable(table, apart, factors) if rotary_dim else None
+    exact = turned_exactly(heads[:, :turning], num_heads, norm, rotation, positions)
+    given_values = heads[:, turning:].clone()
+    if with_values:
+        given_values = F.rms_norm(given_values.float(), (head_dim,), eps=1e-3).to(dtype)
 
     kv_indices = torch.tensor([11, 2, 7, 0], device=device)
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
     values = torch.full_like(keys, -7.0)
     before, untouched = heads.clone(), torch.full_like(heads, 9.0)
     out, target = heads if in_place else untouched.clone(), KVTarget(kv_indices, keys, values)
-    rotate_and_cache(heads, table, positions, num_heads, out, target, norm, factors)
+    rotate_and_cache(heads, rotation, positions, num_heads, out, target, norm)
     assert in_place or torch.equal(heads, before)
     assert torch.equal(out[4], before[4] if in_place else untouched[4])
     for cache, unused, new in (
         (keys, 7.0, out[:4, num_heads:turning]),
-        (values, -7.0, before[:4, turning:]),
+        (values, -7.0, given_values[:4]),
     ):
         expected = torch.full_like(cache, unused)
         expected.flatten(0, 1)[kv_indices] = new
-        assert torch.equal(cache, expected)
+        torch.testing.assert_close(cache, expected, rtol=rounding * with_values, atol=0)
 
-    rotate_and_cache(before, table, positions, num_heads, untouched, None, norm, factors)
+    rotate_and_cache(before, rotation, positions, num_heads, untouched, None, norm)
     got = untouched[:, :turning].double()
     torch.testing.assert_close(got, exact, rtol=rounding, atol=4e-6)
-    assert torch.equal(untouched[:, turning:], before[:, turning:])
+    torch.testing.assert_close(
+        untouched[:, turning:], given_values, rtol=rounding * with_values, atol=0
+    )
     assert torch.equal(out[:4], untouched[:4])
 
 

@@ -89,7 +89,7 @@ def test_static_rows(
     monkeypatch.setattr(triton, "concurrently", one_by_one)
     problem = Problem(rows, needs(device))
     table = slot_table(problem, len(rows) + 1)
-    inputs = StaticInputs(SIZE, table, 0, StaticRows(DECODE_ROWS, CHUNKS, 128))
+    inputs = StaticInputs(SIZE, table, StaticRows(DECODE_ROWS, CHUNKS, 128))
     assert inputs.has_room_for(problem.step_rows)
     load(inputs, problem.step_rows)
     queries, backend = padded_queries(problem, SIZE), TritonBackend(problem.want)
@@ -116,7 +116,7 @@ def inputs_with_prefixes(problem: Problem, backend: TritonBackend) -> StaticInpu
     assert backend.prefix_tiler is not None
     prefixes = StaticPrefixes(GROUPED_SIZE, backend.prefix_tiler)
     table = slot_table(problem, GROUPED_SIZE + 1)
-    return StaticInputs(GROUPED_SIZE, table, 0, prefixes=prefixes)
+    return StaticInputs(GROUPED_SIZE, table, prefixes=prefixes)
 
 
 @pytest.mark.usefixtures("any_saving")
