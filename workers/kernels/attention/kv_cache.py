@@ -62,6 +62,10 @@ def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget)
     _launch(new_keys, new_values, target, (new_keys,) * 3)
 
 
+_MOST_PAIRS = 4096
+"""Of queries' dimensions that 4 warps hold in registers."""
+
+
 def _launch(
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
@@ -77,6 +81,8 @@ def _launch(
     table, apart, query_factors = rotation or RotationTable(qkv, head_dim // 2)
     norm = qk_norm or QKNorm(table, table, 0.0)
     kv_indices, keys, values, scales = target or KVTarget(positions, new_keys, new_values)
+    head_block = triton.next_power_of_2(max(num_heads, 1))
+    half_block = triton.next_power_of_2(head_dim // 2)
     _write[(len(kv_indices),)](
         qkv,
         new_keys,
@@ -103,10 +109,10 @@ def _launch(
         CACHE=target is not None,
         PAGE=keys.shape[1],
         IN_PLACE=out is qkv,
-        HEAD_BLOCK=triton.next_power_of_2(max(num_heads, 1)),
+        HEAD_BLOCK=head_block,
         KV_HEAD_BLOCK=triton.next_power_of_2(max(kv_heads, 1)),
-        HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
-        num_warps=4,
+        HALF_BLOCK=half_block,
+        num_warps=4 if head_block * half_block <= _MOST_PAIRS else 8,
         **pdl(new_keys),
     )
 
