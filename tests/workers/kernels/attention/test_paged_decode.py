@@ -38,7 +38,9 @@ def attend(
     return out
 
 
-@pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)", "(20, 1, 16)", "(8, 1, 512)"}))
+@pytest.mark.parametrize(
+    "heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)", "(20, 1, 16)", "(8, 1, 512)"})
+)
 def test_decode(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
     problem = decoding([64, 1, 65, 150, 16, 33], heads, dot_dtype, device)
     assert_solved(attend(problem), problem)
