@@ -342,8 +342,8 @@ class KVCacheManager:
             own.first = first
 
     def is_behind(self, held: Sequence[HeldBlocks], position: int) -> bool:
-        """Whether a sequence has given back what `position` sees."""
-        return any(own.first > own.group.first_seen(position) for own in held)
+        """Whether a sequence has given back all before `position` in a group."""
+        return any(own.first * self.block_size >= position for own in held)
 
     def room(self, held: Sequence[HeldBlocks]) -> int:
         """Positions before this one have blocks in every group, or are out of its window."""
