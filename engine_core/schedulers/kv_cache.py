@@ -145,13 +145,13 @@ class HeldBlocks:
     """The blocks of a sequence in one group.
 
     ids    by index; those before `first` are out of the window, and not held
-    told   how many indices the workers know
+    sent   how many indices the workers know
     """
 
     group: CachedGroup
     ids: list[int]
     first: int = 0
-    told: int = 0
+    sent: int = 0
 
     @property
     def held(self) -> list[int]:
@@ -354,7 +354,7 @@ class KVCacheManager:
         `DecodeStep.block_updates`, flat."""
         updates: list[int] = []
         for own in held:
-            first, own.told = own.told, len(own.ids)
+            first, own.sent = own.sent, len(own.ids)
             for entry, block in enumerate(own.ids[first:], own.group.entry + first):
                 updates += (slot, entry, block)
                 if block in self._companions:
