@@ -42,10 +42,8 @@ from workers.contract.model_config import (
     ModelShape,
     PoolingConfig,
     RopeConfig,
-    inner_name,
     vector_size,
 )
-from workers.contract.quantization import Quantization
 
 
 def read_model_config(
@@ -60,7 +58,7 @@ def read_model_config(
     own = family_of(declared).base if module_of(modules, "Pooling") else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
-    task, quantization = _task(family.task, asked, modules), _quantization(keys, family)
+    task, quantization = _task(family.task, asked, modules), read_quantization(keys)
     _check_servable(keys, family, task)
     if architecture == own and (task == "rerank" or not module_of(modules, "LogitScore")):
         check_library_files(path, modules, task, refuse)
@@ -102,15 +100,6 @@ def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
         return "embed_tokens"
     reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
-
-
-def _quantization(keys: ConfigKeys, family: Family) -> Quantization | None:
-    """How the weights are quantised, of layers by the names that the stage model has."""
-
-    def own_name(name: str) -> str:
-        return family.canonical_name(f"{inner_name(name) or name}.").removesuffix(".")
-
-    return read_quantization(keys, own_name)
 
 
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:

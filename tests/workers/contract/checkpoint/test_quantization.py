@@ -9,7 +9,7 @@ import pytest
 from tests.workers.contract.checkpoint.config_files import read, refusal, written
 from tests.workers.weights.fp8_formats import FORMATS, arguments, compressed, write_quantization
 from workers.contract.config import AskedTask
-from workers.contract.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfigError, wrapper_names
 from workers.contract.quantization import Quantization
 
 LAYER = "model.layers.0.mlp.up_proj"
@@ -217,12 +217,12 @@ def test_names_as_the_files_have_them(tmp_path: Path, asked: AskedTask) -> None:
     config = quantised(**compressed(CHANNEL, TOKEN, ignore=["layers.0.mlp.up_proj"]))
     found = read(tmp_path, config, asked).quantization
     assert found is not None
-    assert not found.keeps(LAYER)
+    assert not found.keeps(LAYER, "layers.0.mlp.up_proj")
     wrapper = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}}
     name = "model.language_model.layers.0.mlp.up_proj"
     own = compressed(CHANNEL, TOKEN, ignore=[name, "re:.*vision_tower"])
     found = read(tmp_path, wrapper | {"text_config": text, "quantization_config": own}, None)
     assert found.quantization is not None
-    assert not found.quantization.keeps(LAYER)
+    assert not found.quantization.keeps(*wrapper_names(LAYER))
     with pytest.raises(ModelConfigError, match=r"text_config\.quantization_config "):
         read(tmp_path, wrapper | {"text_config": text | {"quantization_config": own}})
