@@ -11,6 +11,7 @@ from workers.contract.checkpoint.config_keys import (
     MOST_WIDTH,
     ConfigKeys,
     Refuse,
+    shown_value,
     stop,
 )
 from workers.contract.checkpoint.folder_files import ADAPTER_FILE, find_file, optional, read_config
@@ -264,9 +265,12 @@ def _check_own_code(keys: ConfigKeys, family: Family, task: Task) -> None:
     }
     unknown = [own for own, module in modules.items() if module not in known]
     if unknown and task != "generate":
+        needed = family.known_code.get(modules[unknown[0]])
         reason = (
-            f"names {unknown[0]}: code that comes with a checkpoint is never run, and this may "
-            f"compute another model than {family.name}; if it does not, ignore_config_keys may "
-            "name auto_map"
+            f"this may compute another model than {family.name}; if it does not, "
+            "ignore_config_keys may name auto_map"
         )
-        keys.refuse_key("auto_map", reason)
+        if needed is not None:
+            reason = f"this is known only where config.json also says {shown_value(needed)}"
+        never = f"names {unknown[0]}: code that comes with a checkpoint is never run, and"
+        keys.refuse_key("auto_map", f"{never} {reason}")
