@@ -52,14 +52,15 @@ class TokenizerSettings:
 
     def _read_class(self, folder: Path) -> _TokenizerClass:
         """The class that reads a tokenizer.json. One that is not known is refused."""
-        of_config = ConfigKeys(folder / "config.json", self.config)
-        named = self.keys.optional("tokenizer_class", str)
-        named = named or of_config.optional("tokenizer_class", str)
+        file, named = self.keys, self.keys.optional("tokenizer_class", str)
+        if not named:
+            file = ConfigKeys(folder / "config.json", self.config)
+            named = file.optional("tokenizer_class", str)
         model_type = str(self.config.get("model_type"))
         usual = _OF_MODELS.get(model_type, "TokenizersBackend")
         name = (_WHATEVER_IS_NAMED.get(model_type) or named or usual).removesuffix("Fast")
         if name not in _CLASSES:
-            self.refuse(self.keys.error(f"tokenizer_class {named!r} is not supported"))
+            self.refuse(file.error(f"tokenizer_class {named!r} is not supported"))
         if name == "LlamaTokenizer" and _is_byte_level(folder):
             return _GENERIC
         return _CLASSES.get(name, _GENERIC)
