@@ -48,7 +48,8 @@ def read_quantization(keys: ConfigKeys) -> Quantization | None:
         found.append(_read(inner, "modelopt"))
     file.check_all_read(reader="ModelOpt")
     gptq = optional(folder, _GPTQ_FILE, dict[str, Any])
-    if gptq is not None:
+    # A file of that name with this key is about ONNX files beside the weights (transformers.js).
+    if gptq is not None and "per_channel" not in gptq:
         reason = f"quantization to {gptq.get('bits', 'few')} bits is not supported"
         keys.refuse(ModelConfigError(f"{folder / _GPTQ_FILE}: {reason}"))
     if len(set(found)) > 1:

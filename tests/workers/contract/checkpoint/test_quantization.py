@@ -210,6 +210,16 @@ def test_two_files_of_modelopt(tmp_path: Path, own: dict[str, Any], named: str |
         assert named in str(error.value)
 
 
+def test_a_file_of_gptq_and_one_about_onnx(tmp_path: Path) -> None:
+    file = tmp_path / "quantize_config.json"
+    file.write_text(json.dumps({"per_channel": True, "reduce_range": True}))
+    assert read(tmp_path, written()).quantization is None
+    for own, bits in (({"bits": 3, "group_size": 128}, "3"), ({}, "few")):
+        file.write_text(json.dumps(own))
+        with pytest.raises(ModelConfigError, match=f"quantization to {bits} bits is not supported"):
+            read(tmp_path, written())
+
+
 @pytest.mark.parametrize("asked", ["generate", "embed"])
 def test_names_as_the_files_have_them(tmp_path: Path, asked: AskedTask) -> None:
     """A wrapper's language model; a decoder that was saved without its head."""
