@@ -302,12 +302,13 @@ def _prefix_space(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -
     return f"tokenizer.json puts {'no' if value else 'a'} space before texts"
 
 
-def _has_rule(kind: str, *, default: bool) -> _KeyRule:
-    """A key that says whether the pipeline has a rule of this kind, by default as given."""
+def _has_rule(kind: str) -> _KeyRule:
+    """A key that says whether the pipeline has a rule of this kind."""
 
     def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
-        value = settings.keys.read(key, bool, default)
-        if value == any(rule["type"] == kind for rule in PipelineRules.of(tokenizer).every):
+        value = settings.keys.optional(key, bool)
+        has = any(rule["type"] == kind for rule in PipelineRules.of(tokenizer).every)
+        if value in (None, has):
             return None
         return f"tokenizer.json has {'no' if value else 'a'} {kind}"
 
@@ -451,14 +452,14 @@ _ROBERTA = _TokenizerClass(_ROBERTA_TOKENS, _BYTE_LEVEL | _CLS_SEP)
 _UNIGRAM = _TokenizerClass(_ROBERTA_TOKENS, _PREFIX_SPACE | _BOS_EOS)
 _ALBERT = _TokenizerClass(
     _ALBERT_TOKENS,
-    {**_PREFIX_SPACE, **_CLS_SEP, "do_lower_case": _has_rule("Lowercase", default=True)},
+    {**_PREFIX_SPACE, **_CLS_SEP, "do_lower_case": _has_rule("Lowercase")},
 )
 _DEBERTA = _TokenizerClass(
     _ALBERT_TOKENS | _tokens(unk="[UNK]", pad="[PAD]"),
     {
         **_CLS_SEP,
-        "do_lower_case": _has_rule("Lowercase", default=False),
-        "split_by_punct": _has_rule("Punctuation", default=False),
+        "do_lower_case": _has_rule("Lowercase"),
+        "split_by_punct": _has_rule("Punctuation"),
     },
 )
 _LLAMA = _TokenizerClass(_LLAMA_TOKENS, {**_PREFIX_SPACE, "legacy": _legacy})
