@@ -25,7 +25,6 @@ from engine_core.schedulers.prefixes import (
     Resumed,
     cached_prefix,
     claim_from_cache,
-    fresh_blocks,
     share_computed,
     share_text,
 )
@@ -237,27 +236,23 @@ class DecoderScheduler:
         about to end."""
         if request.status is not Status.RUNNING:
             return False
-        self.kv.trim(request.held, request.submitted)
-        while not self.kv.extend(request.held, request.submitted):
+        index, position = request.room // self.kv.block_size, request.submitted
+        while not self.kv.extend(request.held, index, position):
             other = self._running.first_to_give_way
             if request.unresolved or other is request:
                 return False
             self._preempt(other)
-        self._hold(batch, request)
+        request.room += self.kv.block_size
+        batch.updates += self.kv.table_updates(request.slot, request.held)
         if request.kind is JobKind.BATCH:
             self._waiting.batch.grown(request)
         return True
 
     def _make_longer(self, batch: DecodeBatch, request: Request, stop: int) -> None:
         """Hold blocks for the request's positions before `stop`, as far as any are free."""
-        self.kv.trim(request.held, request.submitted)
-        while request.room < stop and self.kv.extend(request.held, request.room):
-            request.room = self.kv.room(request.held)
-        self._hold(batch, request)
-
-    def _hold(self, batch: DecodeBatch, request: Request) -> None:
-        """Tell the workers of the blocks that a request has got."""
-        request.room = self.kv.room(request.held)
+        size, start = self.kv.block_size, request.submitted
+        while request.room < stop and self.kv.extend(request.held, request.room // size, start):
+            request.room += size
         batch.updates += self.kv.table_updates(request.slot, request.held)
 
     def _make_room(self) -> None:
@@ -272,7 +267,7 @@ class DecoderScheduler:
             found = cached_prefix(self.kv, request)
             others = set(found.blocks) - counted
             counted |= others
-            blocks += self.kv.total(fresh_blocks(self.kv, request, found))
+            blocks += self.kv.missing(found.held, self.kv.blocks_for(len(request.tokens)))
             blocks += self.kv.count(others) - self.kv.num_held(others)
             while len(running.free_slots) < slots or self.kv.num_free < blocks:
                 if not any(running.rows[JobKind.LARGE :]):
@@ -347,8 +342,8 @@ class DecoderScheduler:
             return False
         self._running.begin(request, prefix.length, prefix.whole)
         batch.inits.append(request.slot_init())
-        request.held = prefix.held
-        self._hold(batch, request)
+        request.held, request.room = prefix.held, self.kv.room(prefix.held)
+        batch.updates += self.kv.table_updates(request.slot, request.held)
         self._shared.enter(request, prefix.whole)
         for source, own in zip(prefix.sources, prefix.held, strict=False):
             batch.copies += self.kv.copy_of(source, own.ids[prefix.whole])

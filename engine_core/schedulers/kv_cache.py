@@ -51,19 +51,16 @@ class ChildBlocks:
     """Blocks with computed positions, by their parent (the hash of all before them) and scope.
 
     They are sorted by their tokens (int32 bytes): the block that begins like a prompt for longest
-    is one of the two beside its place.
+    is one of the two beside its place. `places` has those of each block, with its tokens there.
     """
 
     def __init__(self) -> None:
         self._children: dict[tuple[BlockHash, Scope], list[tuple[bytes, int]]] = {}
-        self._places: dict[int, dict[tuple[BlockHash, Scope], bytes]] = {}
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._places
+        self.places: dict[int, dict[tuple[BlockHash, Scope], bytes]] = {}
 
     def add(self, block: int, parent: BlockHash, scope: Scope, tokens: bytes) -> None:
         """`block` holds these tokens behind `parent`: more than when it was added before."""
-        place, places = (parent, scope), self._places.setdefault(block, {})
+        place, places = (parent, scope), self.places.setdefault(block, {})
         if (fewer := places.get(place)) is not None:
             self._discard(block, place, fewer)
         places[place] = tokens
@@ -71,7 +68,7 @@ class ChildBlocks:
 
     def forget(self, block: int) -> None:
         """`block` is about to hold something else."""
-        for place, tokens in self._places.pop(block, {}).items():
+        for place, tokens in self.places.pop(block, {}).items():
             self._discard(block, place, tokens)
 
     def longest(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
@@ -109,30 +106,34 @@ class CachedGroup:
     """What is known of the content of a group's blocks: by hash if full, else as `children`.
 
     A hash names at most one block, and that block's content.
+
+    tables, entry  how many block tables, and where the first begins among a slot's
     """
 
-    def __init__(self, group: CacheGroup, block_size: int) -> None:
+    def __init__(self, group: CacheGroup, layout: CacheLayout) -> None:
         self.windowed, self.seen, self.most = group.windowed, group.seen, group.most
-        self.tables, self.first_table = group.num_tables, group.first_table
+        self.tables, self.entry = group.num_tables, group.first_table * layout.max_blocks
         self.block_of: dict[BlockHash, int] = {}
         self.children = ChildBlocks()
-        self._group, self._block_size = group, block_size
+        self._reach, self._size = group.reach, layout.block_size
 
     def first_seen(self, position: int) -> int:
         """The first block that `position` and those behind it see."""
-        return self._group.first_seen(position, self._block_size)
+        return max(0, (position - self._reach) // self._size)
 
     def longest(self, hashes: Sequence[BlockHash], count: int) -> int:
         """The most of the first `count` blocks behind which a sequence can go on: those that its
         next position sees are cached."""
         block_of, at = self.block_of, count
-        if not (first := self.first_seen(count * self._block_size)):
-            # All are seen, so the first miss ends it.
-            return next((at for at in range(count) if hashes[at] not in block_of), count)
+        if not (first := self.first_seen(count * self._size)):
+            for at in range(count):  # all are seen
+                if hashes[at] not in block_of:
+                    return at
+            return count
         while at > first:
             at -= 1
             if hashes[at] not in block_of:
-                count, first = at, self.first_seen(at * self._block_size)
+                count, first = at, self.first_seen(at * self._size)
         return count
 
 
@@ -141,16 +142,17 @@ class HeldBlocks:
     """The blocks of a sequence in one group.
 
     ids    by index; those before `first` are out of the window, and not held
-    told   how many indices the workers know
+    sent   how many indices the workers know
     """
 
+    group: CachedGroup
     ids: list[int]
     first: int = 0
-    told: int = 0
+    sent: int = 0
 
     @property
     def held(self) -> list[int]:
-        return self.ids[self.first :]
+        return self.ids[self.first :] if self.first else self.ids
 
 
 UNHELD: Final = -1  # in place of a block
@@ -166,7 +168,7 @@ class KVCacheManager:
     def __init__(self, num_blocks: int, layout: CacheLayout) -> None:
         self.num_blocks = self.num_free = num_blocks
         self.layout, self.block_size = layout, layout.block_size
-        self.groups = [CachedGroup(group, layout.block_size) for group in layout.groups]
+        self.groups = [CachedGroup(group, layout) for group in layout.groups]
         self._secret = secrets.token_bytes(32)
         self._unsalted = self._root(b"")
         self._references = [0] * num_blocks
@@ -228,7 +230,7 @@ class KVCacheManager:
         for group in self.groups:
             first = group.first_seen(len(hashes) * self.block_size)
             seen = [group.block_of[block_hash] for block_hash in hashes[first:]]
-            found.append(HeldBlocks([UNHELD] * first + seen, first, first))
+            found.append(HeldBlocks(group, [UNHELD] * first + seen, first, first))
         return found
 
     def touch(self, blocks: Iterable[int]) -> None:
@@ -247,16 +249,12 @@ class KVCacheManager:
         """Count blocks, with their companions."""
         return sum([self._group_of[block].tables for block in blocks])
 
-    def total(self, counts: Sequence[int]) -> int:
-        """Blocks with their companions, of a count for each group."""
-        return sum([group.tables * count for group, count in zip(self.groups, counts, strict=True)])
-
     def lacking(self, held: Sequence[HeldBlocks], count: int) -> int:
         """Blocks that a sequence will still take until its tables have `count` entries."""
-        return self.total(
+        return sum(
             [
-                max(0, min(count, group.seen) - len(own.ids) + own.first)
-                for group, own in zip(self.groups, held, strict=True)
+                own.group.tables * max(0, min(count, own.group.seen) - len(own.ids) + own.first)
+                for own in held
             ]
         )
 
@@ -266,78 +264,101 @@ class KVCacheManager:
         # Who holds a block holds those before it, or rarely copies of them.
         return bisect_left(range(len(blocks)), True, key=lambda i: references[blocks[i]] < 2)
 
-    def allocate(self, counts: Sequence[int]) -> list[list[int]] | None:
-        """So many blocks of each group, with one reference each and no content. None if too few
-        are free."""
-        needed = self.total(counts)
+    def missing(self, held: Sequence[HeldBlocks], count: int) -> int:
+        """How many blocks `fill` takes."""
+        total = 0
+        for own in held:
+            more = min(count, own.first + own.group.most) - len(own.ids)
+            if more > 0:
+                total += more * own.group.tables
+        return total
+
+    def fill(self, held: Sequence[HeldBlocks], count: int) -> bool:
+        """Hold a sequence's first `count` blocks, in groups with a window no more than a step and
+        the window before it need. False, and none more, if too few are free."""
+        if self.missing(held, count) > self.num_free:
+            return False
+        for own in held:
+            group = own.group
+            for _ in range(len(own.ids), min(count, own.first + group.most)):
+                own.ids.append(self._take(group))
+        return True
+
+    def extend(self, held: Sequence[HeldBlocks], index: int, position: int) -> bool:
+        """Hold one more block of a sequence, number `index`, in each group that lacks it, and trim
+        it for its next `position`. False, and none more, if too few are free."""
+        needed = 0
+        for own in held:
+            group = own.group
+            if group.windowed:
+                self._trim(own, position)
+            if len(own.ids) == index:
+                needed += group.tables
         if needed > self.num_free:
-            return None
-        self.num_free -= needed
-        return [
-            [self._take(group) for _ in range(count)]
-            for group, count in zip(self.groups, counts, strict=True)
-        ]
+            return False
+        for own in held:
+            if len(own.ids) == index:
+                own.ids.append(self._take(own.group))
+        return True
 
     def _take(self, group: CachedGroup) -> int:
-        block, companions = self._evict()
-        while len(companions) < group.tables - 1:
-            other, others = self._evict()
-            companions += [other, *others]
-        for surplus in companions[group.tables - 1 :]:
-            self._free[surplus] = None
-            self._free.move_to_end(surplus, last=False)
-        if group.tables > 1:
-            self._companions[block] = companions[: group.tables - 1]
-        self._group_of[block] = group
-        self._references[block] = 1
-        return block
-
-    def _evict(self) -> tuple[int, list[int]]:
-        """The free block that is used next, and its companions. What they hold is forgotten."""
+        """Hold a free block of a group, with one reference and no content."""
         block, _ = self._free.popitem(last=False)
         self._forget(block)
-        return block, self._companions.pop(block, [])
+        if group.tables > 1 or self._companions:
+            self._accompany(block, group.tables - 1)
+        self._group_of[block] = group
+        self._references[block] = 1
+        self.num_free -= group.tables
+        return block
+
+    def _accompany(self, block: int, count: int) -> None:
+        """Give a block so many companions. Others that it had, or that come with them, are free."""
+        companions = self._companions.pop(block, [])
+        while len(companions) < count:
+            other, _ = self._free.popitem(last=False)
+            self._forget(other)
+            companions += [other, *self._companions.pop(other, ())]
+        for surplus in companions[count:]:
+            self._free[surplus] = None
+            self._free.move_to_end(surplus, last=False)
+        if count:
+            self._companions[block] = companions[:count]
 
     def trim(self, held: Sequence[HeldBlocks], position: int) -> None:
         """Give back what `position` of a sequence, and those behind it, do not see. What is cached
         may be found until it is evicted."""
-        for group, own in zip(self.groups, held, strict=True):
-            first = group.first_seen(position)
-            if first > own.first:
-                self.release(own.ids[own.first : first])
-                own.first = first
+        for own in held:
+            if own.group.windowed:
+                self._trim(own, position)
+
+    def _trim(self, own: HeldBlocks, position: int) -> None:
+        first = own.group.first_seen(position)
+        if first > own.first:
+            self.release(own.ids[own.first : first])
+            own.first = first
 
     def is_behind(self, held: Sequence[HeldBlocks], position: int) -> bool:
-        """Whether a sequence has given back what `position` sees."""
-        groups = zip(self.groups, held, strict=True)
-        return any(own.first > group.first_seen(position) for group, own in groups)
-
-    def extend(self, held: Sequence[HeldBlocks], position: int) -> bool:
-        """Hold blocks of a sequence up to `position`. False, and none more, if too few are free."""
-        wanted = position // self.block_size + 1
-        fresh = self.allocate([max(0, wanted - len(own.ids)) for own in held])
-        if fresh is None:
-            return False
-        for own, blocks in zip(held, fresh, strict=True):
-            own.ids += blocks
-        return True
+        """Whether a sequence has given back all before `position` in a group."""
+        return any(own.first * self.block_size >= position for own in held)
 
     def room(self, held: Sequence[HeldBlocks]) -> int:
-        """The positions before this one are in blocks of every group, as far as they are seen."""
+        """Positions before this one have blocks in every group, or are out of its window."""
         return min([len(own.ids) for own in held]) * self.block_size
 
     def table_updates(self, slot: int, held: Sequence[HeldBlocks]) -> list[int]:
         """Entries of a slot's block tables that the workers do not know yet:
         `DecodeStep.block_updates`, flat."""
         updates: list[int] = []
-        for group, own in zip(self.groups, held, strict=True):
-            start = group.first_table * self.layout.max_blocks
-            for index in range(own.told, len(own.ids)):
-                entry = start + index
-                for block in self._with_companions(own.ids[index]):
-                    updates += (slot, entry, block)
-                    entry += self.layout.max_blocks
-            own.told = len(own.ids)
+        for own in held:
+            ids, entry = own.ids, own.group.entry
+            for index in range(own.sent, len(ids)):
+                block = ids[index]
+                updates += (slot, entry + index, block)
+                if block in self._companions:
+                    for table, other in enumerate(self._companions[block], 1):
+                        updates += (slot, entry + index + table * self.layout.max_blocks, other)
+            own.sent = len(ids)
         return updates
 
     def copy_of(self, source: int, target: int) -> Iterator[int]:
@@ -368,7 +389,7 @@ class KVCacheManager:
                 group = self._group_of[block]
                 self.num_free += group.tables
                 self._free[block] = None
-                if self._hash_of[block] is None and block not in group.children:
+                if self._hash_of[block] is None and block not in group.children.places:
                     self._free.move_to_end(block, last=False)
 
     def reset(self) -> None:
@@ -379,7 +400,8 @@ class KVCacheManager:
 
     def _forget(self, block: int) -> None:
         group = self._group_of[block]
-        group.children.forget(block)
+        if block in group.children.places:
+            group.children.forget(block)
         if (block_hash := self._hash_of[block]) is not None:
             del group.block_of[block_hash]
             self._hash_of[block] = None

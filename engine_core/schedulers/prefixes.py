@@ -15,8 +15,6 @@ from engine_core.loop.jobs import Job, JobKind
 from engine_core.schedulers.cost_model import CostModel
 from engine_core.schedulers.kv_cache import (
     NO_MATCH,
-    BlockHash,
-    CachedGroup,
     HeldBlocks,
     KVCacheManager,
     Scope,
@@ -70,21 +68,8 @@ def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
     whole = kv.longest(request.hashes[: most // size])
     start = whole * size
     rest = request.tokens[start : min(start + size, most)].tobytes()
-    parent = kv.parent_of(whole, request.hashes, request.salt)
-    within = [_match_within(group, request, start, parent, rest) for group in kv.groups]
-    count = min([tokens for _, tokens in within])
-    sources = [block for block, _ in within] if count >= LEAST_COPIED else []
-    held = kv.prefix(request.hashes[:whole])
-    return CachedPrefix(held, sources, whole, start + count if sources else start)
-
-
-def fresh_blocks(kv: KVCacheManager, request: Request, found: CachedPrefix) -> list[int]:
-    """How many blocks of each group a request begins with, behind those that it has found."""
-    wanted = kv.blocks_for(len(request.tokens))
-    return [
-        min(wanted, own.first + group.most) - found.whole
-        for group, own in zip(kv.groups, found.held, strict=True)
-    ]
+    sources, count = _match_within(kv, request, whole, rest)
+    return CachedPrefix(kv.prefix(request.hashes[:whole]), sources, whole, start + count)
 
 
 def claim_from_cache(
@@ -94,17 +79,15 @@ def claim_from_cache(
     for a first chunk and the windows behind it. They are added to what is `held`.
 
     The prefix's `sources` are held until the step is built. None if too few blocks are free."""
-    whole = found._replace(sources=[], length=found.whole * kv.block_size)
-    for prefix in (found, whole) if found.sources else (whole,):
-        shared = [*prefix.blocks, *prefix.sources]
-        kv.touch(shared)
-        fresh = kv.allocate(fresh_blocks(kv, request, prefix))
-        if fresh is not None:
-            for own, blocks in zip(prefix.held, fresh, strict=True):
-                own.ids += blocks
-            return prefix
-        kv.release(shared)
-    return None
+    shared, count = [*found.blocks, *found.sources], kv.blocks_for(len(request.tokens))
+    kv.touch(shared)
+    if kv.fill(found.held, count):
+        return found
+    kv.release(shared)
+    if not found.sources:
+        return None
+    whole = CachedPrefix(found.held, [], found.whole, found.whole * kv.block_size)
+    return claim_from_cache(kv, request, whole)
 
 
 def share_computed(kv: KVCacheManager, request: Request, stop: int) -> None:
@@ -131,23 +114,30 @@ def _share_block(kv: KVCacheManager, request: Request, index: int, scope: Scope,
     size = kv.block_size
     tokens = request.tokens[index * size : min(stop, (index + 1) * size)].tobytes()
     parent = kv.parent_of(index, request.hashes, request.salt)
-    for group, own in zip(kv.groups, request.held, strict=True):
+    for own in request.held:
         if index >= own.first:
-            group.children.add(own.ids[index], parent, scope, tokens)
+            own.group.children.add(own.ids[index], parent, scope, tokens)
 
 
 def _match_within(
-    group: CachedGroup, request: Request, start: int, parent: BlockHash, rest: bytes
-) -> tuple[int, int]:
-    """The block behind the first `start` tokens that begins with most of `rest`, and how many
-    tokens these are."""
-    scope = scope_of(request.job)
-    found = NO_MATCH if scope is None else group.children.longest(parent, scope, rest)
-    if not request.job.message.key.number:
-        continued = group.children.longest_whole(parent, _ENDED, rest)
-        if continued[1] > found[1] and start + continued[1] > _LEAST_CONTINUED:
-            found = continued
-    return found
+    kv: KVCacheManager, request: Request, index: int, rest: bytes
+) -> tuple[list[int], int]:
+    """In each group the block behind the first `index` ones that begins with most of `rest`, and
+    how many tokens all of these have. None, and 0, if they are too few."""
+    parent = kv.parent_of(index, request.hashes, request.salt)
+    scope, keyless = scope_of(request.job), not request.job.message.key.number
+    sources, least = list[int](), kv.block_size
+    for group in kv.groups:
+        found = NO_MATCH if scope is None else group.children.longest(parent, scope, rest)
+        if keyless:
+            continued = group.children.longest_whole(parent, _ENDED, rest)
+            if continued[1] > found[1] and index * kv.block_size + continued[1] > _LEAST_CONTINUED:
+                found = continued
+        if found[1] < LEAST_COPIED:
+            return [], 0
+        sources.append(found[0])
+        least = min(least, found[1])
+    return sources, least
 
 
 LEAST_SHARED: Final = 16

@@ -11,9 +11,7 @@ def check_blocks(kv: KVCacheManager) -> None:
         assert references >= 0, f"block {block} has {references} references"
         places = (references > 0) + (block in kv._free) + (block in beside)
         assert places == 1, f"block {block} is in {places} places"
-    assert kv.num_free == kv.count(kv._free) + sum(
-        len(kv._companions.get(block, ())) + 1 - kv._group_of[block].tables for block in kv._free
-    )
+    assert kv.num_free == sum(1 + len(kv._companions.get(block, ())) for block in kv._free)
     for group in kv.groups:
         for block_hash, block in group.block_of.items():
             assert kv._hash_of[block] == block_hash, f"block {block} is registered twice"
@@ -26,7 +24,7 @@ def check_children(children: ChildBlocks) -> None:
     listed = {(place, *each) for place, own in children._children.items() for each in own}
     kept = {
         (place, tokens, block)
-        for block, places in children._places.items()
+        for block, places in children.places.items()
         for place, tokens in places.items()
     }
     assert listed == kept, "a block is not where its tokens are"

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from workers.contract.model_config import ModelConfig
 
-_MOST_TABLES = 8
+_MOST_TABLES = 16
 """Each table has KV indices and an attention plan of its own in every step."""
 
 _WORTH_FEWER = 1.05

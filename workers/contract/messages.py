@@ -52,12 +52,14 @@ class DecodeStep(msgspec.Struct, array_like=True, frozen=True, kw_only=True, tag
     slots           int32[R]    the row's slot
     starts          int32[R]    tokens of the row already in the KV cache
     sample          uint8[R]    1 where the row's last position is sampled
-    block_updates   int32[N, 3] (slot, index in the slot's block table, block id)
-    block_copies    int32[C, 2] (from, to): blocks that are copied, in all layers, before the step's
-                    own keys and values are written
+    block_updates   int32[N, 3] (slot, index in the slot's block tables, block id): these tables
+                    (`CacheLayout`) follow one another, each as long as `max_blocks`
+    block_copies    int32[C, 2] (from, to): whole blocks that are copied before the step's own keys
+                    and values are written
     groups          int32[G, 3] (first row, rows, prefix tokens): neighbouring rows whose block
-                    tables begin with the same blocks, or copies of them, which hold `prefix
-                    tokens`, a multiple of the block size; none of these rows starts before them.
+                    tables of layers without a window begin with the same blocks, or copies of
+                    them, which hold `prefix tokens`, a multiple of the block size; none of these
+                    rows starts before them.
                     Decode rows and chunks are never in one group
     inits           slots that change hands, applied before anything else
     after           the step whose sampled tokens the first stage must hold first; -1 for none

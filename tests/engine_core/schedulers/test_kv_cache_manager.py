@@ -10,6 +10,7 @@ from engine_core.schedulers.kv_cache import (
     NO_MATCH,
     BlockHash,
     ChildBlocks,
+    HeldBlocks,
     KVCacheManager,
     common_tokens,
 )
@@ -36,7 +37,9 @@ def test_hashes_cover_full_blocks_and_depend_on_all_before() -> None:
 
 def allocated(kv: KVCacheManager, count: int) -> list[int]:
     """Blocks of the only group, none if too few are free."""
-    return (kv.allocate([count]) or [[]])[0]
+    (own,) = held = kv.prefix([])
+    kv.fill(held, count)
+    return own.ids
 
 
 def match(kv: KVCacheManager, hashes: list[BlockHash]) -> list[int]:
@@ -99,14 +102,14 @@ def test_random_sequences_keep_every_invariant(data: st.DataObject) -> None:
             for index, block in enumerate(shared):
                 assert content[block] == sequence[: 2 * (index + 1)]
             kv.touch(shared)
-            fresh = kv.allocate([len(hashes) - len(shared)])
-            if fresh is None:
+            own = HeldBlocks(kv.groups[0], shared[:])
+            if not kv.fill([own], len(hashes)):
                 kv.release(shared)
             else:
-                for index, block in enumerate(fresh[0], len(shared)):
+                for index, block in enumerate(own.ids[len(shared) :], len(shared)):
                     content[block] = sequence[: 2 * (index + 1)]
                     kv.register(block, hashes[index])
-                held.append(shared + fresh[0])
+                held.append(own.ids)
         check_blocks(kv)
     for blocks in held:
         kv.release(blocks)

@@ -78,7 +78,7 @@ class Cache:
         shared = self.kv.longest(request.hashes)
         (own,) = request.held = self.kv.prefix(request.hashes[:shared])
         self.kv.touch(own.ids)
-        self.kv.extend(request.held, len(request.tokens) - 1)
+        self.kv.fill(request.held, self.kv.blocks_for(len(request.tokens)))
         self.running.append(request)
         self.shared.enter(request, shared)
         request.register_blocks(self.kv, len(request.tokens))

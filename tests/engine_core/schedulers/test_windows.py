@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine_core.loop.jobs import Job
-from engine_core.schedulers.kv_cache import HeldBlocks, KVCacheManager
+from engine_core.schedulers.kv_cache import KVCacheManager
 from tests.engine_core.configs import layout, with_windows
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.integrity import check_blocks
@@ -108,10 +108,9 @@ def test_the_longest_prefix_with_blocks_lost(model: str, lost: list[tuple[int, i
 
 
 def _longest_prefix(model: str, lost: list[tuple[int, int]] | None = None) -> None:
-    kv = KVCacheManager(200, layout(4, *MODELS[model]))
-    held = [HeldBlocks([]) for _ in kv.groups]
-    for at in range(12):
-        assert kv.extend(held, 4 * at)
+    kv = KVCacheManager(200, layout(4, *MODELS[model], step=64))
+    held = kv.prefix([])
+    assert kv.fill(held, 12)
     hashes = [bytes([at]) for at in range(12)]
     gone = {(group % len(kv.groups), at) for group, at in lost or []}
     for number, own in enumerate(held):

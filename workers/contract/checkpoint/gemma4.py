@@ -39,9 +39,7 @@ _DEFAULTS: dict[str, Any] = {
 
 def read_gemma4(keys: ShapeKeys) -> ModelShape:
     keys.assume(_DEFAULTS)
-    keys.neutral(
-        {"enable_moe_block": (False, None), "use_bidirectional_attention": ("vision", None)}
-    )
+    keys.neutral({"enable_moe_block": (False, None)})
     keys.ignore("expert_intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts")
     keys.ignore("vocab_size_per_layer_input")
     sizes, keyed = keys.read_sizes(), keys.read("attention_k_eq_v", bool, False)
@@ -74,7 +72,8 @@ def read_gemma4(keys: ShapeKeys) -> ModelShape:
         if layers[layer] != layers[sources[layer]]:
             found = f"layer {layer} has other heads than layer {sources[layer]}, whose keys it has"
             raise keys.error(f"per_layer_config: {found}")
-    shape = keys.shape(sizes, layers, family, tied=True)
+    only_images = {"use_bidirectional_attention": ("vision", False, None)}
+    shape = keys.shape(sizes, layers, family, tied=True, neutral=only_images)
     return msgspec.structs.replace(shape, kv_layers=tuple(sources) if sharing else ())
 
 

@@ -51,16 +51,21 @@ def _pageable(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
         monkeypatch.setattr(torch, "empty", empty)
 
 
+LAST = 1
+"""The number of the block table in which the problem is, behind one that is all zeros."""
+
+
 def slot_table(problem: Problem, slots: int) -> SlotTable:
-    tables = problem.step.block_tables
-    table = SlotTable(slots, tables.shape[1], problem.want.block_size, 0, tables.device)
-    table.device_tables[: len(tables)] = tables
+    tables, page = problem.step.block_tables, problem.want.block_size
+    width = tables.shape[1]
+    table = SlotTable(slots, width, page, 0, tables.device, table_parts=(1,) * (LAST + 1))
+    table.device_tables[: len(tables), LAST * width :] = tables
     return table
 
 
 def load(inputs: StaticInputs, rows: StepRows) -> None:
     nothing = np.zeros(rows.total, np.int32)
-    inputs.load(nothing, nothing[None], rows)
+    inputs.load(nothing, np.stack([nothing] * (LAST + 1)), rows)
 
 
 def padded_queries(problem: Problem, size: int) -> torch.Tensor:
@@ -94,7 +99,7 @@ def test_static_rows(
     load(inputs, problem.step_rows)
     queries, backend = padded_queries(problem, SIZE), TritonBackend(problem.want)
     out = torch.full_like(queries, torch.nan)
-    plan = backend.plan_paged(inputs.as_step_of_rows())
+    plan = backend.plan_paged(inputs.as_step_of_rows().of_table(LAST))
     qkv = QKV(queries, queries, queries)
     backend.attend_paged(qkv, problem.cache(filled=True), plan, out)
     assert_solved(out[: len(problem.queries)], problem)
@@ -129,7 +134,7 @@ def test_static_prefixes(groups: list[Group], device: torch.device) -> None:
     for step in (grouped(GROUPS["full"], problem.want), problem):
         load(inputs, step.step_rows)
     queries, cache = padded_queries(problem, GROUPED_SIZE), problem.cache(filled=True)
-    plan = backend.plan_paged(inputs.as_decode_step())
+    plan = backend.plan_paged(inputs.as_decode_step().of_table(LAST))
     assert plan.prefixes is not None
     # Padding has the padding slot, whose table is zeros.
     cache.keys[0].nan_to_num_()
