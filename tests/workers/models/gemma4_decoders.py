@@ -81,6 +81,10 @@ GEMMA4_DECODERS: dict[str, TinyModel] = {
             "input_norm": weights("post_per_layer_input_norm", 0.0),
         },
     ),
+    # Two groups of layers that see everything, with heads of two sizes.
+    "gemma4_without_windows": TinyModel(
+        architecture="Gemma4ForCausalLM", config=_DENSE | {"sliding_window": LIMIT}
+    ),
     "gemma4_beside_vision": TinyModel(
         architecture="Gemma4ForConditionalGeneration",
         config={"text_config": _EFFECTIVE, "vision_config": _VISION, "audio_config": None},

@@ -84,19 +84,10 @@ def _launch(
     head_block = triton.next_power_of_2(max(num_heads, 1))
     half_block = triton.next_power_of_2(head_dim // 2)
     _write[(len(kv_indices),)](
-        qkv,
-        new_keys,
-        new_values,
-        table,
-        positions,
-        out,
+        *(qkv, new_keys, new_values, table, positions, out),
         *(kv_indices, keys, values, scales),
-        norm.query,
-        norm.key,
-        norm.eps,
-        query_factors,
-        new_keys.stride(0),
-        new_values.stride(0),
+        *(norm.query, norm.key, norm.eps, query_factors),
+        *(new_keys.stride(0), new_values.stride(0)),
         HEADS=num_heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,

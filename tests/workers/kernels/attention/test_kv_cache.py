@@ -20,11 +20,23 @@ SHAPES = cases(
 )
 
 
-def angles(rotary_dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A table of nine positions, and those of five tokens."""
+POSITIONS = torch.tensor([3, 0, 8, 8, 0])
+
+
+def drawn_rotation(
+    rotary_dim: int, whole_dim: int, device: torch.device, *, grows: bool = False
+) -> RotationTable | None:
+    """Of nine positions; None of no dimension."""
     turns = 6 * torch.rand(9, rotary_dim // 2)
     table = torch.cat((turns.cos(), turns.sin()), dim=1).to(device)
-    return table, torch.tensor([3, 0, 8, 8, 0], device=device)
+    factors = 1 + torch.rand(9, device=device) if grows else None
+    return RotationTable(table, whole_dim // 2, factors) if rotary_dim else None
+
+
+def normed_values(values: torch.Tensor, norm: QKNorm | None) -> torch.Tensor:
+    if norm is None or not norm.values:
+        return values.clone()
+    return F.rms_norm(values.float(), values.shape[2:], eps=norm.eps).to(values.dtype)
 
 
 def rotate(heads: torch.Tensor, rotation: RotationTable, positions: torch.Tensor) -> None:
@@ -100,20 +112,17 @@ def test_rotate_and_cache(
     num_heads, kv_heads, head_dim = shape
     turning, rotary_dim = num_heads + kv_heads, int(head_dim * rotary)
     heads = 3 * drawn(5, turning + kv_heads, head_dim, dtype=dtype, device=device)
-    table, positions = angles(rotary_dim, device)
+    positions = POSITIONS.to(device)
     with_values = normed == "values"  # and then pairs of a whole head
-    apart = head_dim // 2 if with_values else rotary_dim // 2
     rows = (num_heads, kv_heads) if normed == "width" else (1, 1)
     # Weights are float32, whatever the heads are.
     query, key = (1 + torch.rand(row * head_dim, device=device) for row in rows)
     norm = QKNorm(query, key, 1e-3, normed == "rotated", with_values) if normed else None
 
-    factors = 1 + torch.rand(9, device=device) if 0 < rotary < 1 and normed != "rotated" else None
-    rotation = RotationTable(table, apart, factors) if rotary_dim else None
+    whole_dim, grows = head_dim if with_values else rotary_dim, rotary < 1 and normed != "rotated"
+    rotation = drawn_rotation(rotary_dim, whole_dim, device, grows=grows)
     exact = turned_exactly(heads[:, :turning], num_heads, norm, rotation, positions)
-    given_values = heads[:, turning:].clone()
-    if with_values:
-        given_values = F.rms_norm(given_values.float(), (head_dim,), eps=1e-3).to(dtype)
+    given_values = normed_values(heads[:, turning:], norm)
 
     kv_indices = torch.tensor([11, 2, 7, 0], device=device)
     keys = torch.full((3, PAGE, kv_heads, head_dim), 7.0, device=device, dtype=dtype)
@@ -123,21 +132,26 @@ def test_rotate_and_cache(
     rotate_and_cache(heads, rotation, positions, num_heads, out, target, norm)
     assert in_place or torch.equal(heads, before)
     assert torch.equal(out[4], before[4] if in_place else untouched[4])
-    for cache, unused, new in (
-        (keys, 7.0, out[:4, num_heads:turning]),
-        (values, -7.0, given_values[:4]),
-    ):
+    cached = (keys, 7.0, out[:4, num_heads:turning]), (values, -7.0, given_values[:4])
+    for cache, unused, new in cached:
         expected = torch.full_like(cache, unused)
         expected.flatten(0, 1)[kv_indices] = new
         torch.testing.assert_close(cache, expected, rtol=rounding * with_values, atol=0)
 
     rotate_and_cache(before, rotation, positions, num_heads, untouched, None, norm)
-    got = untouched[:, :turning].double()
+    got, got_values = untouched[:, :turning].double(), untouched[:, turning:]
     torch.testing.assert_close(got, exact, rtol=rounding, atol=4e-6)
-    torch.testing.assert_close(
-        untouched[:, turning:], given_values, rtol=rounding * with_values, atol=0
-    )
+    torch.testing.assert_close(got_values, given_values, rtol=rounding * with_values, atol=0)
     assert torch.equal(out[:4], untouched[:4])
+
+
+def test_a_layer_with_another_cache_rotates_queries_alone(device: torch.device) -> None:
+    queries = drawn(5, 3, 80, dtype=torch.float32, device=device)
+    weight, rotation = 1 + torch.rand(80, device=device), drawn_rotation(40, 80, device)
+    norm = QKNorm(weight, weight, 1e-3, values=True)
+    exact = turned_exactly(queries, 3, norm, rotation, POSITIONS.to(device))
+    rotate_and_cache(queries, rotation, POSITIONS.to(device), 3, queries, None, norm)
+    torch.testing.assert_close(queries.double(), exact, rtol=1e-5, atol=4e-6)
 
 
 def test_write_kv(dtype: torch.dtype, device: torch.device) -> None:
