@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +89,10 @@ class DecodeBatch:
     def work(self) -> StepWork:
         return StepWork(self.num_tokens, self.attended, self.contexts)
 
+    @property
+    def jobs(self) -> list[Job]:
+        return [request.job for request in self.requests]
+
     def assign_blocks(self, request: Request, blocks: list[int]) -> None:
         """Append to the request's block table, here and in the workers."""
         for index, block in enumerate(blocks, len(request.blocks)):
@@ -142,12 +147,14 @@ class EncodeBatch:
 
     lens          int32[R]
     parts         the rows' jobs, each with the numbers of its rows, in batch order
+    sources       all rows of each of these jobs
     requested     uint8[R] for each output of tokens that is requested, 1 for the rows that do
     """
 
     message: EncodeStep
     lens: npt.NDArray[np.int32]
     parts: list[tuple[Job, range]]
+    sources: list[Any]
     requested: Mapping[TokenOutput, npt.NDArray[np.uint8]]
 
     @property
@@ -159,8 +166,12 @@ class EncodeBatch:
         return encode_work(self.lens)
 
     @property
-    def begun(self) -> list[Job]:
+    def jobs(self) -> list[Job]:
         return [job for job, _ in self.parts]
+
+    @property
+    def begun(self) -> list[Job]:
+        return self.jobs
 
 
 def encode_work(lens: npt.NDArray[np.int32]) -> StepWork:

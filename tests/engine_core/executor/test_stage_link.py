@@ -13,16 +13,10 @@ import msgspec
 import pytest
 import zmq
 
-from engine_core.executor.stage_link import (
-    CHECK_SECONDS,
-    CHECKS_A_BEAT,
-    Capacity,
-    StageLink,
-    StageWatch,
-    WorkerLostError,
-)
+from engine_core.executor.stage_link import CHECK_SECONDS, CHECKS_A_BEAT, StageLink, StageWatch
+from engine_core.executor.stage_start import Capacity, WorkerLostError
 from tests.e2e.daemon import free_port
-from tests.engine_core.configs import MODEL, engine_config, execution_config
+from tests.engine_core.configs import MODEL, engine_config
 from tests.patience import PATIENCE
 from tests.workers.intruders import INTRUDERS, connected
 from workers.contract.curve import ClusterKeys
@@ -30,6 +24,7 @@ from workers.contract.messages import (
     AllocateKV,
     EncodeStep,
     FromWorker,
+    LinkName,
     StoreAnswer,
     StoreCall,
     ToWorker,
@@ -95,7 +90,7 @@ class Stages:
                 starting = thread.submit(executor.start)
                 for stage in range(num_stages):
                     dealer = self._context.socket(zmq.DEALER)
-                    dealer.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
+                    dealer.setsockopt(zmq.IDENTITY, bytes(LinkName("stage", stage, 0)))
                     if self._keys is not None:
                         self._keys.secure_connector(dealer, self.endpoint)
                     dealer.connect(self.endpoint)
@@ -271,10 +266,10 @@ def test_strangers_change_nothing(remote_stages: Stages, intruder: str) -> None:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        (b"stage-0", [msgspec.msgpack.encode(NOTICED)] * 3),
-        (b"someone-2", [msgspec.msgpack.encode(NOTICED)]),
+        (b"stage-0-0", [msgspec.msgpack.encode(NOTICED)] * 3),
+        (b"someone-2-0", [msgspec.msgpack.encode(NOTICED)]),
         (b"someone", [msgspec.msgpack.encode(NOTICED)]),
-        (b"failure-0", [b"", b"\xc1", msgspec.msgpack.encode({"stage": 0}), b"\x93" * 1000]),
+        (b"failure-0-0", [b"", b"\xc1", msgspec.msgpack.encode({"stage": 0}), b"\x93" * 1000]),
     ],
     ids=["a name twice", "no such stage", "no stage", "no message"],
 )
@@ -315,8 +310,10 @@ def test_process_groups_are_answered_while_steps_run(stages: Stages) -> None:
 
 def watch_of(num_stages: int, stall_timeout: float = 60) -> StageWatch:
     names = {"stall_timeout": "--stall"}
-    execution = execution_config(name="m", num_stages=num_stages, setting_names=names)
-    return StageWatch(execution, stall_timeout)
+    config = engine_config(
+        name="m", num_stages=num_stages, setting_names=names, stall_timeout=stall_timeout
+    )
+    return StageWatch(config)
 
 
 def let_pass(watch: StageWatch, seconds: float, oldest: int | None, last: dict[int, int]) -> None:
