@@ -147,7 +147,8 @@ class MixedLoad:
 
     def start(self, clients: int, seed: int) -> None:
         work = self._ask_again_and_again(clients, random.Random(seed))
-        self._thread = threading.Thread(target=asyncio.run, args=(work,))
+        # A test that fails leaves it to its end.
+        self._thread = threading.Thread(target=asyncio.run, args=(work,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

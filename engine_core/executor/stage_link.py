@@ -283,6 +283,8 @@ class Losses:
             return f"worker {silent[0]} of {self._model} has gone"
         if failures and (guessed or not failures[0].neighbour_lost):
             return f"stage {failures[0].stage}: {failures[0].message}"
+        if self._succeeded and not failures:
+            return f"the stages of {self._model} were started again"
         return f"a worker of {self._model} has gone" if guessed else None
 
     def close(self) -> None:

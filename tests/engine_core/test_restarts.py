@@ -15,6 +15,7 @@ from engine_core.loop.restarts import RESTART_WINDOW, Outage, RestartLimit, Susp
 from engine_core.messages import Beat, EncodeJob, GenerateJob, Hello, ReadJob, SamplingParams
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
+from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
 from tests.engine_core.driver import Driver, prompt_of
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.grammars import GRAMMARS, reference_within
@@ -120,6 +121,7 @@ def test_vectors_are_computed_again_once(word_tokenizer, data) -> None:
     }
     engine.assert_idle()
     scheduler = engine.core._scheduler
+    assert isinstance(scheduler, PrefillOnlyScheduler)
     assert scheduler.queued_tokens == 0
     assert scheduler._budget._waiting == [0, 0, 0]
     assert scheduler._budget._whole_tokens == 0
