@@ -69,7 +69,7 @@ def _serve(config: EngineConfig) -> None:
         executor,
         clients,
         preprocessor,
-        tell=heart.tell,
+        say=heart.say,
     )
     gc.freeze()
     try:

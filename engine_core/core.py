@@ -26,7 +26,7 @@ from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
 from engine_core.loop.reports import Statistics, Tracer
-from engine_core.loop.restarts import Outage, RestartLimit, Suspects
+from engine_core.loop.restarts import StageLosses
 from engine_core.loop.transport import ClientSocket, Pollable
 from engine_core.messages import (
     Abort,
@@ -64,9 +64,9 @@ class EngineCore:
         clients: ClientSocket,
         preprocessor: TokenizerThreads,
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`tell` gets an empty line with every heartbeat, and whenever stages are to be started
+        """`say` gets an empty line with every heartbeat, and whenever stages are to be started
         again the number of the start of those that are lost, and why."""
         execution = config.execution
         self._info = workflow.engine_info(execution, capacity)
@@ -82,15 +82,11 @@ class EngineCore:
         self._known_clients: set[bytes] = set()
         # The steps whose results have not come: the batch of each, and when it was submitted.
         self._in_flight: deque[tuple[Any, float]] = deque()
-        self._clock, self._tell = clock, tell
-        self._outage = Outage(capacity.start_seconds)
-        self._restart_limit, self._suspects = RestartLimit(config.max_restarts), Suspects()
-        self._isolated: Job | None = None
+        self._clock, self._say = clock, say
+        self._losses = StageLosses(config.max_restarts, capacity.start_seconds)
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
-        self._held_until = math.inf
-        self._decoder = msgspec.msgpack.Decoder(ToCore)
-        self._tracer = Tracer()
+        self._decoder, self._tracer = msgspec.msgpack.Decoder(ToCore), Tracer()
         self._statistics = Statistics(
             execution.num_stages,
             clock(),
@@ -98,9 +94,9 @@ class EngineCore:
             self._scheduler.observe,
             {stage: HostClock() for stage, node in enumerate(execution.nodes) if node},
         )
-        self._next_check, self._checks = 0.0, 0
-        own: list[Pollable] = [executor.results, executor.losses, preprocessor.fileno()]
-        self._sources = [clients.arrivals, *own]
+        self._next_check, self._held_until, self._checks = 0.0, math.inf, 0
+        own = executor.results, executor.losses, preprocessor.fileno()
+        self._sources: list[Pollable] = [clients.arrivals, *own]
         self._poller = zmq.Poller()
         for source in self._sources:
             self._poller.register(source, zmq.POLLIN)
@@ -109,15 +105,15 @@ class EngineCore:
         """Serve until stages are lost too often. Raises WorkerLostError once every open job has
         failed."""
         while True:
-            self.turn()
+            self.run_once()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Iterate once. Stages that are lost are awaited anew, or raise WorkerLostError as `run`
         does."""
         try:
             self.iterate()
         except WorkerLostError as error:
-            if not self._restart_limit.allow(self._clock()):
+            if not self._losses.limit.allow(self._clock()):
                 self._fail_all(RefusalError("engine_dead", f"the engine stopped: {error}"))
                 raise
             self._await_others(str(error))
@@ -129,10 +125,10 @@ class EngineCore:
 
     def _await_others(self, why: str) -> None:
         """Have all that ran wait for other stages, but for a job that they do not survive."""
-        self._tell(f"{self._executor.restarts} {why}")
-        self._outage.begin(self._clock(), why)
+        self._say(f"{self._executor.restarts} {why}")
+        self._losses.outage.begin(self._clock(), why)
         lost = [batch for batch, _ in self._in_flight]
-        cause = self._suspects.lost(job for batch in lost for job in batch.jobs)
+        cause = self._losses.suspects.lost(job for batch in lost for job in batch.jobs)
         self._in_flight.clear()
         self._scheduler.restart(lost)
         if cause is not None:
@@ -157,7 +153,7 @@ class EngineCore:
         self._held_until = math.inf
         if not self._executor.is_ready:
             return
-        if self._outage.is_on:
+        if self._losses.outage.is_on:
             self._go_on()
         if not self._is_isolated():
             return
@@ -186,17 +182,18 @@ class EngineCore:
     def _go_on(self) -> None:
         """Tell everybody that the stages are there again."""
         now = self._clock()
-        seconds = self._outage.end(now)
+        seconds = self._losses.outage.end(now)
         log.info("all stages are ready again after %.1f s; %d jobs go on", seconds, len(self._jobs))
         self._next_check, self._checks = now, 0
 
     def _is_isolated(self) -> bool:
         """True if a job that is to be computed alone is, or none is to be."""
-        alone = self._suspects.alone
-        if alone is not self._isolated and not self._in_flight:
+        suspects = self._losses.suspects
+        alone = suspects.alone
+        if alone is not suspects.isolated and not self._in_flight:
             self._scheduler.isolate(alone)
-            self._isolated = alone
-        return alone is self._isolated
+            suspects.isolated = alone
+        return alone is suspects.isolated
 
     def _may_wait(self) -> bool:
         """True if the worker does not need the next step yet, and an arrival could join it."""
@@ -314,7 +311,7 @@ class EngineCore:
 
     def _check_wait(self, message: JobMessage) -> None:
         tokens = self._scheduler.tokens_before(message.priority, message.key)
-        self._queue_bound.admit(tokens, self._outage.left(self._clock()))
+        self._queue_bound.admit(tokens, self._losses.outage.left(self._clock()))
 
     def _abort(self, key: JobKey) -> None:
         """End a job silently. `Scheduler.abort` releases its slots and KV blocks at once, and
@@ -345,18 +342,18 @@ class EngineCore:
         self._checks += 1
         if self._checks % CHECKS_A_BEAT != 1:
             return
-        self._tell("")
+        self._say("")
         beat = self._statistics.beat(
             self._scheduler.usage(),
             self._budget.held,
             now,
             in_flight=[since for _, since in self._in_flight],
             expected_wait_s=self._queue_bound.expected_wait(
-                self._scheduler.tokens_before(0), self._outage.left(now)
+                self._scheduler.tokens_before(0), self._losses.outage.left(now)
             ),
         )
         beat = msgspec.structs.replace(
-            beat, restarts=self._executor.restarts, loss=self._outage.report(now)
+            beat, restarts=self._executor.restarts, loss=self._losses.outage.report(now)
         )
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):

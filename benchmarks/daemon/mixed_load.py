@@ -139,7 +139,7 @@ class MixedLoad:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[Asked] = []
         self.longest_pause = 0.0
-        self.last_news = time.monotonic()
+        self.last_update = time.monotonic()
         self._url, self._requests = url, [*requests]
         self._right = asyncio.run(self._ask_all())
         self._over = False
@@ -195,17 +195,20 @@ class MixedLoad:
                     async for line in response.aiter_lines():
                         if line.startswith("data: "):
                             answer.add_event(line.removeprefix("data: "))
-                            last = self._note(last)
+                            last = self._note(answer, last)
                 else:
                     await response.aread()
                     answer.add_body(response.status_code, response.json())
-                    self._note(last)
+                    self._note(answer, last)
         except httpx.TransportError:
             pass
         return answer
 
-    def _note(self, last: float) -> float:
+    def _note(self, answer: Answer, last: float) -> float:
+        """Note that an answer has come or gone on, unless it is an error."""
+        if answer.error:
+            return last
         now = time.monotonic()
         self.longest_pause = max(self.longest_pause, now - last)
-        self.last_news = now
+        self.last_update = now
         return now

@@ -56,7 +56,7 @@ class Job:
     counted_*  the part of the budget that it holds
     ended      its terminal message is sent, or its client has aborted it
     kind       small or large by its scheduler
-    losses     of stages, with a step of it in flight, since its client had news
+    losses     of stages, with a step of it in flight, since its last update
     """
 
     client: bytes

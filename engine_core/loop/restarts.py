@@ -63,14 +63,16 @@ _SUSPICIOUS = 2
 
 
 class Suspects:
-    """Jobs in whose steps stages were lost twice, without news for the client between.
+    """Jobs in whose steps stages were lost twice, without an update for the client between.
 
-    They are computed one by one, alone, until each has news: the one with which the stages are lost
-    once more is the cause. Halves would find it too, but a step costs milliseconds, and a loss as
-    long as a start takes: so there is but one more.
+    They are computed one by one, alone, until each has an update: the one with which the stages are
+    lost once more is the cause. Halves would find it too, by a loss for each halving: but a step
+    costs milliseconds, and a loss a whole start.
     """
 
     def __init__(self) -> None:
+        self.isolated: Job | None = None
+        """The job that is computed alone."""
         self._left: list[Job] = []
 
     def lost(self, jobs: Iterable[Job]) -> Job | None:
@@ -92,3 +94,11 @@ class Suspects:
         while self._left and (self._left[-1].ended or not self._left[-1].losses):
             self._left.pop()
         return self._left[-1] if self._left else None
+
+
+class StageLosses:
+    """All that a core keeps of losses of its stages."""
+
+    def __init__(self, max_restarts: int, start_seconds: float) -> None:
+        self.limit, self.outage = RestartLimit(max_restarts), Outage(start_seconds)
+        self.suspects = Suspects()

@@ -11,7 +11,7 @@ from engine_core.loop.restarts import RestartLimit
 from server.daemon.parts import Part, Role, RunningPart, Supervised
 from server.daemon.run import cause_of
 from server.event_loop import in_thread
-from server.models.model_files import ModelFiles
+from server.models.model_files import ModelFiles, ModelFilesError
 
 Pause = Callable[[], float | None]
 """Counts a loss. Returns after how many seconds to start again, None for never."""
@@ -20,6 +20,12 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 _GRACE_S = 1.0
 """From SIGTERM to SIGKILL."""
+_END_S = 60.0
+"""From SIGKILL until a process must be gone: one whose device is broken may never be."""
+
+
+class NoRestartError(Exception):
+    """What is lost cannot be started again. One line says why."""
 
 
 def at_once(max_restarts: int) -> Pause:
@@ -107,7 +113,7 @@ class Group:
                 continue
             if process.silent_beats() >= limits.get(process.part.role, math.inf):
                 process.kill_stalled()
-            for line in process.told():
+            for line in process.said():
                 self._on_loss(*line.split(" ", 1))
 
     def _on_loss(self, restarts: str, why: str) -> None:
@@ -116,13 +122,18 @@ class Group:
             self._kill(self._stages())
 
     async def start_again(self) -> None:
-        """Kill what is left of what was lost, and start it anew. Raises OSError, and
-        ModelFilesError if its files are others now."""
+        """Kill what is left of what was lost, and start it anew. Raises OSError, and NoRestartError
+        if a process does not end, or its files are others now."""
         lost = self.processes if self.core_is_lost else self._stages()
         self._kill(lost)
-        await asyncio.wait([process.exit for process in lost])
-        for files in self._files:
-            await in_thread(files.check)
+        await asyncio.wait([process.exit for process in lost], timeout=_END_S)
+        if left := [process.part.title for process in lost if not process.exit.done()]:
+            raise NoRestartError(f"the {left[0]} has not ended {_END_S:g} s after SIGKILL")
+        try:
+            for files in self._files:
+                await in_thread(files.check)
+        except ModelFilesError as error:
+            raise NoRestartError(str(error)) from None
         self._restarts += 1
         with _hangup_blocked():
             self.processes = [

@@ -220,13 +220,13 @@ class RunningPart(ChildProcess):
     """The process of `part`. What comes from its socket are heartbeats, and lines of its own."""
 
     def __init__(self, part: Part, restarts: int = 0) -> None:
-        """Start it. Engines and workers are told how many times this was done before. Raises
+        """Start it. Engines and workers get the number of times that this was done before. Raises
         OSError."""
         inherited = () if part.inherited_fd is None else (part.inherited_fd,)
         counted = [] if part.model is None else [str(restarts)]
         super().__init__([*part.command, *counted], part.environment, pass_fds=inherited)
         self.part = part
-        self._silent, self._told = 0, ""
+        self._silent, self._said = 0, ""
         self._stall = ""
         self.exit.add_done_callback(lambda _: self.socket.close())
 
@@ -237,12 +237,12 @@ class RunningPart(ChildProcess):
         except BlockingIOError:
             received = ""
         self._silent = 0 if received else self._silent + 1
-        self._told += received
+        self._said += received
         return self._silent
 
-    def told(self) -> list[str]:
+    def said(self) -> list[str]:
         """The lines that have come with heartbeats since the last call."""
-        *lines, self._told = self._told.split("\n")
+        *lines, self._said = self._said.split("\n")
         return list(filter(None, lines))
 
     def kill_stalled(self) -> None:

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from server.daemon.groups import Group, at_once, ever_later
+from server.daemon.groups import Group, NoRestartError, at_once, ever_later
 from server.daemon.parts import Part, Role, RunningPart, Supervised, SupervisedNode
 from server.daemon.run import RunningParts, StartError
 from server.event_loop import lasting_task, until_first
-from server.models.model_files import ModelFiles, ModelFilesError
+from server.models.model_files import ModelFiles
 from server.settings.settings import ServerConfig
 from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
@@ -83,7 +83,7 @@ class Moments:
     on_started   gets all processes once they are spawned, and whenever some have been started again
     on_ready     gets the seconds that the start took
     on_hangup    after SIGHUP, before the API processes get it
-    on_drain     before they are told to drain
+    on_drain     before they are to drain
     """
 
     until_ready: Callable[[], Coroutine[object, object, None]]
@@ -252,7 +252,7 @@ class Supervisor:
             await asyncio.sleep(pause)
             try:
                 await group.start_again()
-            except ModelFilesError as error:
+            except NoRestartError as error:
                 self._lose(group, str(error))
                 await group.end(0.0)
                 return

@@ -199,7 +199,7 @@ class Engine:
         )
 
     def iterate(self) -> None:
-        self.core.turn()
+        self.core.run_once()
         self._now += _ITERATION_SECONDS
 
     def run(self, iterations: int) -> None:

@@ -18,7 +18,7 @@ _LINK = re.compile(rb"([a-z]+)-(\d+)-(\d+)")
 
 class LinkName(NamedTuple):
     """The name of a worker's link: what it is for, the stage, and how many times the stages had
-    been started before. So links of stages that are gone are told from those of their successors.
+    been started before. So links of stages that are gone differ from those of their successors.
     """
 
     use: str

@@ -130,9 +130,9 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Send one. Never blocks and never fails: the supervisor may be stopped, or dead."""
-        self.tell("")
+        self.say("")
 
-    def tell(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Send a beat that says something. The supervisor reads it within a second."""
         if self._socket is not None:
             with suppress(OSError):

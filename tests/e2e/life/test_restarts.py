@@ -44,7 +44,7 @@ def kill_again_and_again(
         if lost is not None and (number % 3 or drawn.random() < 0.5):
             time.sleep(0.3)
             until_ready(daemon.url, lost)
-            wait_until(lambda lost=lost: load.last_news > lost)
+            wait_until(lambda lost=lost: load.last_update > lost)
         time.sleep(drawn.uniform(0.1, 2.0))
 
 
