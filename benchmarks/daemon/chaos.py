@@ -33,6 +33,8 @@ _STALL_SECONDS = 10
 _READY_SECONDS = 120.0
 _LONGEST_CALM = 3.0
 _FROZEN = 0.1
+_ON_THE_WAY_SECONDS = 0.3
+"""In which clients may still read what was sent before a loss."""
 
 
 def unexpected(load: MixedLoad, kinds: list[str]) -> dict[str, int]:
@@ -61,6 +63,12 @@ def until_ready(url: str, since: float) -> float:
     raise TimeoutError(f"not ready {_READY_SECONDS:g} s after a fault")
 
 
+def until_update(load: MixedLoad, since: float) -> None:
+    """Wait until clients get on. Three losses before that would be taken for a request's fault."""
+    while load.last_update < since + _ON_THE_WAY_SECONDS:
+        time.sleep(0.02)
+
+
 def main() -> int:
     """Each fault is a line as soon as it is over. The exit code is 1 if a client saw what it must
     not."""
@@ -84,6 +92,8 @@ def main() -> int:
                 time.sleep(_STALL_SECONDS + 1 if number == signal.SIGSTOP else 0.3)
                 seconds = until_ready(daemon.url, lost)
                 print(f"{kind:6} {number.name:8} ready after {seconds:5.1f} s", flush=True)
+                if faults % 2 == 0:
+                    until_update(load, lost)
         load.stop()
     print(f"{faults} faults; longest pause {load.longest_pause:.1f} s; {dict(load.outcomes)}")
     wrong = unexpected(load, options.only)

@@ -13,7 +13,7 @@ import signal
 import statistics
 import time
 
-from benchmarks.daemon.chaos import KINDS, lose
+from benchmarks.daemon.chaos import KINDS, lose, until_update
 from benchmarks.daemon.mixed_load import Asked, MixedLoad
 from benchmarks.daemon.running_daemon import running_daemon
 from server.bench.machine import this_machine
@@ -22,8 +22,6 @@ from server.demo import GENERATOR_NAME, demo_models
 _STREAM = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True, "temperature": 0}
 _BEGINNING_SECONDS = 3.0
 _END_SECONDS = 60.0
-_ON_THE_WAY_SECONDS = 0.2
-"""In which clients may still read what was sent before a loss."""
 
 
 def main() -> None:
@@ -56,19 +54,14 @@ def _pause(kind: str, stages: int, streams: int) -> float:
         if whole:
             daemon.exit_code(_END_SECONDS)
         else:
-            pause = _until_update(load, lost)
+            until_update(load, lost)
+            pause = load.last_update - lost
     load.stop()
     if not whole:
         return pause
     with running_daemon(*words) as daemon:
         one = asked[0]._replace(body=asked[0].body | {"max_tokens": 1})
         return MixedLoad(daemon.url, [one]).last_update - lost
-
-
-def _until_update(load: MixedLoad, lost: float) -> float:
-    while load.last_update < lost + _ON_THE_WAY_SECONDS:
-        time.sleep(0.005)
-    return load.last_update - lost
 
 
 def _parser() -> argparse.ArgumentParser:
