@@ -6,7 +6,7 @@ A job is a struct of arrays; its items are rows, never objects.
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeVar, get_args
@@ -219,7 +219,8 @@ class RowPacker:
             unpooled_lens=self._of_rows(unpooled, np.int32).tobytes(),
             unattended_lens=self._unattended(),
         )
-        return EncodeBatch(message, query_lens, self._parts, requested)
+        sources = [self._rows[job] for job in jobs]
+        return EncodeBatch(message, query_lens, self._parts, sources, requested)
 
     def _unattended(self) -> bytes:
         """How many of each row's last tokens none attends to. Empty if all are 0."""
@@ -350,6 +351,7 @@ class PrefillOnlyScheduler:
         self._waiting_batch: PriorityQueue[Job] = PriorityQueue(math.inf, clock)
         self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
         self._waiting_rows = self._running_rows = 0
+        self._alone: Job | None = None
         self._step = 0
 
     def usage(self) -> Usage:
@@ -357,6 +359,7 @@ class PrefillOnlyScheduler:
 
     def add(self, job: Job, rows: EncoderRows) -> None:
         self._budget.add(job, rows)
+        self._budget.submitted(job, rows.offsets[rows.cursor])
         if job.is_batch:
             self._waiting_batch.add(job, 0, rows.next_tokens)
         else:
@@ -384,16 +387,37 @@ class PrefillOnlyScheduler:
     def reset_cache(self) -> None:
         """Nothing is kept between steps."""
 
+    def restart(self, lost: Iterable[EncodeBatch]) -> None:
+        rewound: dict[Job, EncoderRows] = {}
+        for batch in lost:
+            for (job, own), rows in zip(batch.parts, batch.sources, strict=True):
+                if not job.ended and job not in rewound:
+                    self.abort(job)
+                    rows.cursor = own.start
+                    rewound[job] = rows
+        self._running_rows = 0
+        for job, rows in rewound.items():
+            self.add(job, rows)
+            (self._waiting_batch if job.is_batch else self._waiting).hurry(job)
+
+    def isolate(self, job: Job | None) -> None:
+        self._alone = job
+
     def schedule(self, oldest: EncodeBatch | None) -> EncodeBatch | None:
         del oldest  # rows depend on no result of another step
         if not self._waiting_rows:
             return None
         self._waiting.promote_overdue()
         packer = RowPacker(self._budget.next_step(), self._budget.max_tokens, self._rows)
-        packer.fill(self._waiting.in_turn())
-        for jobs in self._waiting_batch.groups():
-            left = self._budget.left_for_batch(packer.work, packer.left)
-            packer.fill_one_by_one(jobs, left)
+        if self._alone is None:
+            packer.fill(self._waiting.in_turn())
+            for jobs in self._waiting_batch.groups():
+                left = self._budget.left_for_batch(packer.work, packer.left)
+                packer.fill_one_by_one(jobs, left)
+        elif self._alone in self._rows:
+            packer.fill_one_by_one((self._alone,), packer.left)
+        else:
+            return None
         batch = packer.batch(self._step)
         self._step += 1
         self._waiting_rows -= len(batch.lens)
