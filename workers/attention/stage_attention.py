@@ -17,12 +17,14 @@ from workers.step.paged_step import LastTokens, PagedStep
 
 
 class LayerAttention(NamedTuple):
-    """A layer's parts. Layers of one kind share the backend and any rotary embedding."""
+    """A layer's parts. Layers of one kind share the backend and any rotary embedding. `sinks` are
+    float32[H]."""
 
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
     qk_norm: QKNorm | None
     vectors: DistanceVectors | None = None
+    sinks: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class StepAttention:
         `out`, of the same shape, if given.
         """
         stage, step = self._stage, self._step
-        backend, rotary, norm, _ = stage.layers[layer]
+        backend, rotary, norm, *_ = stage.layers[layer]
         if qkv.is_cuda and (rotary is not None or isinstance(step, PagedStep)):
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
@@ -125,10 +127,10 @@ class StepAttention:
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
         given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
-        (backend, *_, vectors), own = self._stage.layers[layer], qkv.first(self._total)
+        (backend, *_, vectors, sinks), own = self._stage.layers[layer], qkv.first(self._total)
         plan = self._plan(backend)
         if isinstance(self._step, PagedStep):
-            attended = backend.attend_paged(own, self._stage.caches[layer], plan, out)
+            attended = backend.attend_paged(own, self._stage.caches[layer], plan, out, sinks)
         elif vectors is not None:
             attended = backend.attend_disentangled(own, plan, vectors)
         else:
@@ -146,9 +148,9 @@ class StepAttention:
         hidden, own = hidden.index_select(0, last.indices), qkv.at(last.indices)
         if not (count := last.rows.num_tokens):
             return hidden, own.queries
-        backend = self._stage.layers[layer].backend
+        backend, *_, sinks = self._stage.layers[layer]
         plan, cache = backend.plan_paged(last.rows), self._stage.caches[layer]
-        attended = backend.attend_paged(own.first(count), cache, plan)
+        attended = backend.attend_paged(own.first(count), cache, plan, sinks=sinks)
         return hidden, _lengthened(attended, len(own.queries))
 
     def _plan(self, backend: AttentionBackend) -> Any:
@@ -164,7 +166,7 @@ class StepAttention:
 
     def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
         """Without fused kernels."""
-        _, rotary, norm, _ = self._stage.layers[layer]
+        _, rotary, norm, *_ = self._stage.layers[layer]
         split, num_heads = self._stage.split_qkv(qkv), self._stage.head_counts[0]
         if norm is None and rotary is None:
             return split

@@ -1,14 +1,15 @@
 """Weights in the type that is computed with."""
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from workers.kernels.linear.fused import FusedKernels
-from workers.layers.activations import FUSED, Activation
+from workers.layers.activations import FUSED, Gate, gated
 from workers.layers.layer import Placement
-from workers.layers.linear_method import LinearShape
+from workers.layers.linear_method import GroupedProduct, Groups, LinearShape
 from workers.layers.norm import RMSNorm
 
 _onednn: Any = torch.ops.mkldnn
@@ -54,6 +55,9 @@ class DenseMethod:
     def pack(self) -> "DenseProduct":
         return DenseProduct(self._weight, self._bias, self._kernels, self._shape.gate)
 
+    def pack_grouped(self, experts: int) -> GroupedProduct:
+        return LoopedProduct(self._weight, self._bias, self._shape.gate, experts)
+
 
 class DenseProduct:
     """y = x W^T + b, or f(x W_gate^T + b_gate) * (x W_up^T + b_up) with a gate."""
@@ -63,7 +67,7 @@ class DenseProduct:
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         kernels: FusedKernels | None,
-        gate: Activation | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._weight, self._bias, self._kernels, self._gate = weight, bias, kernels, gate
         self._packed = _can_pack(weight)
@@ -77,8 +81,7 @@ class DenseProduct:
         if self._gate is None:
             return self._product(rows, norm)
         if self._fused is None:
-            gate, up = self._product(rows, norm).chunk(2, dim=-1)
-            return self._gate(gate).mul_(up)
+            return gated(self._gate, self._product(rows, norm))
         if (product := self._skinny(rows, norm, gate=self._fused)) is not None:
             return product
         return self._gated(rows if norm is None else norm(rows))
@@ -114,3 +117,31 @@ class DenseProduct:
                 rows, self._weight, self._bias, "none", [], ""
             )
         return F.linear(rows, self._weight, self._bias)
+
+
+class LoopedProduct:
+    """A `DenseProduct` for each expert, one after another: on a CPU."""
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate | None, experts: int
+    ) -> None:
+        """The weight [E * out, in] and bias [E * out] of all experts."""
+        weights = weight.chunk(experts)
+        biases = [None] * experts if bias is None else bias.chunk(experts)
+        own = zip(weights, biases, strict=True)
+        self._experts = [DenseProduct(weight, bias, None, gate) for weight, bias in own]
+
+    def of_tokens(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        tokens = groups.order.div(groups.active, rounding_mode="floor")
+        return self._multiply(rows.index_select(0, tokens), groups)
+
+    def of_pairs(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        product = self._multiply(rows, groups)
+        return torch.empty_like(product).index_copy_(0, groups.order, product)
+
+    def _multiply(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        ends: list[int] = groups.ends.numpy().tolist()
+        bounds = zip(self._experts, pairwise([0, *ends]), strict=True)
+        return torch.cat(
+            [expert(rows[start:end]) for expert, (start, end) in bounds if end > start]
+        )

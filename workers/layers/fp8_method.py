@@ -12,9 +12,9 @@ from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import BLOCK, Quantization, WeightScales
 from workers.kernels.linear.fused import Fp8Weight
 from workers.layers.activations import FUSED
-from workers.layers.dense_method import DenseProduct
+from workers.layers.dense_method import DenseProduct, LoopedProduct
 from workers.layers.layer import Placement
-from workers.layers.linear_method import LinearShape, Product
+from workers.layers.linear_method import GroupedProduct, LinearShape, Product
 
 FP8 = torch.float8_e4m3fn
 FP8_MOST = torch.finfo(FP8).max
@@ -109,3 +109,7 @@ class Fp8Method:
                 "would do"
             )
         return kernels.fp8_product(weight, self._bias, fused, dtype)
+
+    def pack_grouped(self, experts: int) -> GroupedProduct:
+        weight, gate = dequantised(self.weight(), self._placement.dtype), self._shape.gate
+        return LoopedProduct(weight, self._bias, gate, experts)

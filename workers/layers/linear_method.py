@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
-from workers.layers.activations import Activation
+from workers.layers.activations import Gate
 from workers.layers.norm import RMSNorm
 
 
@@ -21,7 +21,7 @@ class LinearShape:
     in_features: int
     members: dict[str, int]
     bias: bool
-    gate: Activation | None = None
+    gate: Gate | None = None
     transposed: bool = False
 
     @property
@@ -52,6 +52,31 @@ class Product(Protocol):
         ...
 
 
+class Groups(NamedTuple):
+    """Pairs of a token and one of its K experts, by experts, then by tokens.
+
+    order   int64[M] (on CUDA int32): pair p is token p // K
+    ends    int32[E], where each expert's pairs end
+    active  K
+    """
+
+    order: torch.Tensor
+    ends: torch.Tensor
+    active: int
+
+
+class GroupedProduct(Protocol):
+    """Filled weights of experts, each of which multiplies its pairs' rows."""
+
+    def of_tokens(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        """The tokens' rows [N, in_features] -> [M, out_features], in the groups' order."""
+        ...
+
+    def of_pairs(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        """Rows [M, in_features] in the groups' order -> [M, out_features] in that of pairs."""
+        ...
+
+
 class Method(Protocol):
     """A layer's weights while they are filled."""
 
@@ -64,3 +89,7 @@ class Method(Protocol):
         ...
 
     def pack(self) -> Product: ...
+
+    def pack_grouped(self, experts: int) -> GroupedProduct:
+        """The product where an equal part of the members is of each of so many experts."""
+        ...

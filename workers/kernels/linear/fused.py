@@ -44,6 +44,14 @@ class Fp8Weight(NamedTuple):
         return self.scales.dim() == 2
 
 
+class Mxfp4Weight(NamedTuple):
+    """A linear layer's weight in MXFP4. A byte of `blocks` [out, in / 2] has an even input in its
+    lower half and the next one in its upper; `scales` [out, in / 32] are exponents plus 127."""
+
+    blocks: torch.Tensor
+    scales: torch.Tensor
+
+
 class FusedKernels:
     """Functions of rows [N, size], of one dtype, which import Triton.
 
