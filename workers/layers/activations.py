@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from workers.contract.experts import Clamp
 from workers.contract.model_config import ActivationName
-from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.fused import FusedActivation, FusedGate
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 Gate = Activation | Clamp
@@ -40,6 +40,14 @@ def gated(gate: Gate, outputs: torch.Tensor) -> torch.Tensor:
         return gate(first).mul_(up)
     first, up = first.clamp(max=gate.limit), up.clamp(-gate.limit, gate.limit)
     return first.mul(torch.sigmoid(gate.alpha * first)).mul_(up.add_(1))
+
+
+def fused_gate(gate: Gate | None) -> FusedGate | None:
+    """The gate as the kernel of experts knows it. None if it does not."""
+    if isinstance(gate, Clamp):
+        return FusedGate("clamped", gate.alpha, gate.limit)
+    function = None if gate is None else FUSED.get(gate)
+    return None if function is None else FusedGate(function)
 
 
 FUSED: dict[Gate, FusedActivation] = {

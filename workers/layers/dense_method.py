@@ -1,6 +1,5 @@
 """Weights in the type that is computed with."""
 
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ import torch.nn.functional as F
 from workers.kernels.linear.fused import FusedKernels
 from workers.layers.activations import FUSED, Gate, gated
 from workers.layers.layer import Placement
-from workers.layers.linear_method import GroupedProduct, Groups, LinearShape
+from workers.layers.linear_method import Filled, LinearShape
 from workers.layers.norm import RMSNorm
 
 _onednn: Any = torch.ops.mkldnn
@@ -55,8 +54,8 @@ class DenseMethod:
     def pack(self) -> "DenseProduct":
         return DenseProduct(self._weight, self._bias, self._kernels, self._shape.gate)
 
-    def pack_grouped(self, experts: int) -> GroupedProduct:
-        return LoopedProduct(self._weight, self._bias, self._shape.gate, experts)
+    def filled(self) -> Filled:
+        return Filled(self._weight, self._bias)
 
 
 class DenseProduct:
@@ -117,31 +116,3 @@ class DenseProduct:
                 rows, self._weight, self._bias, "none", [], ""
             )
         return F.linear(rows, self._weight, self._bias)
-
-
-class LoopedProduct:
-    """A `DenseProduct` for each expert, one after another: on a CPU."""
-
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate | None, experts: int
-    ) -> None:
-        """The weight [E * out, in] and bias [E * out] of all experts."""
-        weights = weight.chunk(experts)
-        biases = [None] * experts if bias is None else bias.chunk(experts)
-        own = zip(weights, biases, strict=True)
-        self._experts = [DenseProduct(weight, bias, None, gate) for weight, bias in own]
-
-    def of_tokens(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
-        tokens = groups.order.div(groups.active, rounding_mode="floor")
-        return self._multiply(rows.index_select(0, tokens), groups)
-
-    def of_pairs(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
-        product = self._multiply(rows, groups)
-        return torch.empty_like(product).index_copy_(0, groups.order, product)
-
-    def _multiply(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
-        ends: list[int] = groups.ends.numpy().tolist()
-        bounds = zip(self._experts, pairwise([0, *ends]), strict=True)
-        return torch.cat(
-            [expert(rows[start:end]) for expert, (start, end) in bounds if end > start]
-        )

@@ -16,14 +16,15 @@ CORRECTION = ".e_score_correction_bias"
 
 
 class Choice(NamedTuple):
-    """The K experts of each token, int64[N, K], and the weights of their outputs, [N, K]."""
+    """The K experts of each token, integers [N, K], and the weights of their outputs, [N, K]."""
 
     experts: torch.Tensor
     weights: torch.Tensor
 
 
 class Router(Layer):
-    """Chooses experts for rows. Of equal scores that one is taken which `torch.topk` takes."""
+    """Chooses experts for rows. Of equal scores that one is taken which `torch.topk` takes, on CUDA
+    the first."""
 
     def __init__(
         self, in_features: int, config: ExpertsConfig, name: str, placement: Placement
@@ -31,7 +32,7 @@ class Router(Layer):
         own = replace(placement, quantization=None)
         if config.wide_router:
             own = replace(own, dtype=torch.float32)
-        self._config, self._dtype = config, own.dtype
+        self._config, self._dtype, self._kernels = config, own.dtype, placement.kernels
         members = {name: config.count}
         self._product = Linear(in_features, members, own, bias=config.router_bias)
         self._correction = None
@@ -41,7 +42,10 @@ class Router(Layer):
     def __call__(self, rows: torch.Tensor) -> Choice:
         """Rows [N, in_features]."""
         correction = None if self._correction is None else self._correction.values
-        return choose(self._product(rows.to(self._dtype)), self._config, correction)
+        given = self._product(rows.to(self._dtype)), self._config, correction
+        if self._kernels is not None and self._kernels.routing.chooses(self._config):
+            return Choice(*self._kernels.routing.choose(*given))
+        return choose(*given)
 
 
 def choose(logits: torch.Tensor, config: ExpertsConfig, correction: torch.Tensor | None) -> Choice:
@@ -86,7 +90,7 @@ class Experts(Layer):
     def __init__(
         self, in_features: int, config: ExpertsConfig, gate: Gate, name: str, placement: Placement
     ) -> None:
-        self._count, bias = config.count, config.bias
+        self._count, self._kernels, bias = config.count, placement.kernels, config.bias
         names = [f"{name}.{expert}" for expert in range(config.count)]
         inner, size = config.size, in_features
         ups = [{f"{own}.gate_proj": inner, f"{own}.up_proj": inner} for own in names]
@@ -96,8 +100,10 @@ class Experts(Layer):
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor, choice: Choice) -> torch.Tensor:
         """`residual` [N, in_features], which may be overwritten, plus the outputs for the rows."""
-        groups = self._grouped(choice)
+        groups, kernels = self._grouped(choice), self._kernels
         outputs = self._down.of_pairs(self._up.of_tokens(rows, groups), groups)
+        if kernels is not None:
+            return kernels.routing.combine(residual, outputs, choice.weights)
         by_token = outputs.view(*choice.experts.shape, -1)
         total, weights = residual.float(), choice.weights.unsqueeze(-1)
         for place in range(groups.active):
@@ -105,7 +111,10 @@ class Experts(Layer):
         return total.to(residual.dtype)
 
     def _grouped(self, choice: Choice) -> Groups:
+        active = choice.experts.shape[1]
+        if self._kernels is not None:
+            return Groups(*self._kernels.routing.group(choice.experts, self._count), active)
         pairs, order = choice.experts.flatten().sort(stable=True)
         experts = torch.arange(self._count, device=pairs.device)
         ends = torch.searchsorted(pairs, experts, right=True, out_int32=True)
-        return Groups(order, ends, choice.experts.shape[1])
+        return Groups(order, ends, active)

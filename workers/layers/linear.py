@@ -9,6 +9,7 @@ from workers.contract.model_config import ModelConfigError
 from workers.layers.activations import Gate
 from workers.layers.dense_method import DenseMethod
 from workers.layers.fp8_method import Fp8Method
+from workers.layers.grouped_product import grouped_product
 from workers.layers.layer import Layer, Placement, Rows
 from workers.layers.linear_method import GroupedProduct, Groups, LinearShape, Method, Product
 from workers.layers.mxfp4_method import Mxfp4Method
@@ -85,7 +86,8 @@ class ExpertLinear(Linear):
     ) -> None:
         members = {name: size for own in experts for name, size in own.items()}
         super().__init__(in_features, members, placement, bias=bias, gate=gate)
-        self._count = len(experts)
+        self._shape = LinearShape(in_features, members, bias, gate)
+        self._placement, self._count = placement, len(experts)
 
     def of_tokens(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
         return self._grouped.of_tokens(rows, groups)
@@ -94,7 +96,8 @@ class ExpertLinear(Linear):
         return self._grouped.of_pairs(rows, groups)
 
     def pack(self) -> None:
-        self._grouped = self._method.pack_grouped(self._count)
+        filled, shape = self._method.filled(), self._shape
+        self._grouped = grouped_product(filled, shape, self._placement, self._count)
         del self._method
 
 

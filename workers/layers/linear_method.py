@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from workers.kernels.linear.fused import Fp8Weight, Mxfp4Weight
 from workers.layers.activations import Gate
 from workers.layers.norm import RMSNorm
 
@@ -77,6 +78,16 @@ class GroupedProduct(Protocol):
         ...
 
 
+Weight = torch.Tensor | Fp8Weight | Mxfp4Weight
+
+
+class Filled(NamedTuple):
+    """A layer's weight [out, in], as it is kept, and its bias [out]."""
+
+    weight: Weight
+    bias: torch.Tensor | None
+
+
 class Method(Protocol):
     """A layer's weights while they are filled."""
 
@@ -90,6 +101,6 @@ class Method(Protocol):
 
     def pack(self) -> Product: ...
 
-    def pack_grouped(self, experts: int) -> GroupedProduct:
-        """The product where an equal part of the members is of each of so many experts."""
+    def filled(self) -> Filled:
+        """The weights of all members together, once they are filled."""
         ...

@@ -6,9 +6,9 @@ import torch
 from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import FP4_GROUP
 from workers.kernels.linear.fused import Mxfp4Weight
-from workers.layers.dense_method import DenseProduct, LoopedProduct
+from workers.layers.dense_method import DenseProduct
 from workers.layers.layer import Placement
-from workers.layers.linear_method import GroupedProduct, LinearShape, Product
+from workers.layers.linear_method import Filled, LinearShape, Product
 
 _NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 _BIAS = 127
@@ -34,13 +34,15 @@ class Mxfp4Method:
         if inputs % FP4_GROUP:
             reason = f"has {inputs} inputs, not whole groups of {FP4_GROUP}"
             raise ModelConfigError(f"{next(iter(shape.members))} {reason}, as MXFP4 needs")
-        self._blocks = placement.empty(out, inputs // 2, dtype=torch.uint8)
-        self._scales = placement.empty(out, inputs // FP4_GROUP, dtype=torch.uint8)
+        self._weight = Mxfp4Weight(
+            placement.empty(out, inputs // 2, dtype=torch.uint8),
+            placement.empty(out, inputs // FP4_GROUP, dtype=torch.uint8),
+        )
         self._bias = placement.empty(out) if shape.bias else None
 
     def weights(self) -> dict[str, torch.Tensor]:
         sizes = [*self._shape.members.values()]
-        parts = {"weight_blocks": self._blocks, "weight_scales": self._scales}
+        parts = {"weight_blocks": self._weight.blocks, "weight_scales": self._weight.scales}
         parts |= {} if self._bias is None else {"bias": self._bias}
         return self._shape.named(
             **{kind: torch.split(whole, sizes) for kind, whole in parts.items()}
@@ -49,14 +51,12 @@ class Mxfp4Method:
     def added_bytes(self, fp8_item_bytes: int) -> int:
         if fp8_item_bytes == 1:  # where FP8 stays as it is, MXFP4 does
             return 0
-        return self._blocks.numel() * (2 * fp8_item_bytes - 1) - self._scales.numel()
+        blocks, scales = self._weight
+        return blocks.numel() * (2 * fp8_item_bytes - 1) - scales.numel()
 
     def pack(self) -> Product:
-        return DenseProduct(self._dequantised(), self._bias, None, self._shape.gate)
+        weight = dequantised(self._weight, self._placement.dtype)
+        return DenseProduct(weight, self._bias, None, self._shape.gate)
 
-    def pack_grouped(self, experts: int) -> GroupedProduct:
-        return LoopedProduct(self._dequantised(), self._bias, self._shape.gate, experts)
-
-    def _dequantised(self) -> torch.Tensor:
-        weight = Mxfp4Weight(self._blocks, self._scales)
-        return dequantised(weight, self._placement.dtype)
+    def filled(self) -> Filled:
+        return Filled(self._weight, self._bias)

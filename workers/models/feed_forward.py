@@ -91,7 +91,8 @@ class MixedFeedForward(Layer):
     def add_to(
         self, residual: torch.Tensor, rows: torch.Tensor, norm: RMSNorm | None = None
     ) -> torch.Tensor:
-        rows = rows if norm is None else norm(rows)
+        # The sum may be written where the rows are, which the shared network needs.
+        rows = norm(rows) if norm is not None else rows.clone() if rows is residual else rows
         total = self._experts.add_to(residual, rows, self._router(rows))
         if self._shared is None:
             return total
