@@ -292,7 +292,6 @@ class _Inspector:
         gpus = tuple(f"cuda:{stage}" for stage in range(execution.num_stages))
         execution = msgspec.structs.replace(execution, devices=gpus)
         stages, token = _stages(execution, heads), execution.kv_token_bytes
-        length = execution.max_model_len
         parameters = sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype]
         return InspectedModel(
             architecture=model.architecture,
@@ -300,7 +299,7 @@ class _Inspector:
             task=task,
             kv_cache=model.has_kv_cache,
             wrapped=model.wrapped,
-            max_model_len=length,
+            max_model_len=(length := execution.max_model_len),
             vocab_size=model.vocab_size,
             hidden_size=model.hidden_size,
             num_layers=model.num_layers,

@@ -16,8 +16,8 @@ from workers.layers.linear_method import Filled, GroupedProduct, Groups, LinearS
 def grouped_product(
     filled: Filled, shape: LinearShape, placement: Placement, experts: int
 ) -> GroupedProduct:
-    """Of a layer whose members are in equal parts those of each expert. Raises ModelConfigError
-    where the GPU has no kernel."""
+    """The product of a layer whose members are in equal parts those of each expert. Raises
+    ModelConfigError where the GPU has no kernel."""
     if (kernels := placement.kernels) is None:
         return LoopedProduct(filled, shape, placement.dtype, experts)
     gate, obstacle = fused_gate(shape.gate), None

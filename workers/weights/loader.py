@@ -34,7 +34,7 @@ _DUMMY_SCALE = 2.0**-8
 """Of dummy weights in FP8. The largest of a layer with 32 inputs or more are below 448 of it."""
 
 _FP4_DEVIATION = 2.93
-"""Of the 16 numbers in MXFP4, before their scale."""
+"""Standard deviation of the 16 numbers in MXFP4, before their scale."""
 
 _DUMMY_INPUT_SCALE = 2.0**-4
 

@@ -138,11 +138,8 @@ def _attend_with(
     _attend[(kv_heads, launch.splits, rows)](
         *(queries, keys, values, scales, sinks, block_tables, slots, context_lens, partial, sums),
         *(prefix or (out, out, slots, slots)),
-        kind.scale,
-        kind.softcap or 0.0,
-        queries.stride(0),
-        block_tables.stride(0),
-        prefix.stride if prefix else 0,
+        *(kind.scale, kind.softcap or 0.0),
+        *(queries.stride(0), block_tables.stride(0), prefix.stride if prefix else 0),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -188,7 +185,6 @@ def _attend(
     start = (first + tiles * split // splits) * TILE
     end = tl.minimum((first + tiles * (split + 1) // splits) * TILE, context)
     here = (split.to(tl.int64) * rows + row) * HEADS
-
     members, dims = tl.arange(0, GROUP_BLOCK), tl.arange(0, DIM_BLOCK)
     heads = kv_head * (HEADS // KV_HEADS) + members
     present = members < HEADS // KV_HEADS
@@ -217,7 +213,6 @@ def _attend(
             prefix_outputs, prefix_sums, count, part_stride, row * HEADS + heads,
             dims, present, peak, total, attended, HEAD_DIM,
         )  # fmt: skip
-
     attended /= tl.where(total == 0.0, 1.0, total)[:, None]
     # The output at an empty row's index belongs to another row.
     written = inside & (context > 0)

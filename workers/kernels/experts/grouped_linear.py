@@ -72,16 +72,7 @@ def grouped_linear(
         values, row_scales, stride = rows.values, rows.scales, rows.scales.stride(1)
     else:
         values, row_scales, stride = rows, None, 0
-    if isinstance(weight, Fp8Weight):
-        kind, numbers, scales = (
-            "block" if weight.in_blocks else "channel",
-            weight.values,
-            weight.scales,
-        )
-    elif isinstance(weight, PackedFp4):
-        kind, numbers, scales = "fp4", *weight
-    else:
-        kind, numbers, scales = "dense", weight, None
+    kind, numbers, scales = _kept(weight)
     width = len(numbers) // experts // parts
     out = values.new_empty((count, width), dtype=dtype)
     # Each group that is there has at most one tile that is not full.
@@ -105,6 +96,17 @@ def grouped_linear(
         **pdl(out),
     )
     return out
+
+
+def _kept(
+    weight: torch.Tensor | Fp8Weight | PackedFp4,
+) -> tuple[str, torch.Tensor, torch.Tensor | None]:
+    """How a weight is kept, its numbers, and any scales."""
+    if isinstance(weight, torch.Tensor):
+        return "dense", weight, None
+    if isinstance(weight, PackedFp4):
+        return "fp4", *weight
+    return "block" if weight.in_blocks else "channel", weight.values, weight.scales
 
 
 @triton.jit

@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 class GroupedProduct:
-    """Of rows by the weights [E * out, in] of E experts (see `Groups`). With a gate the outputs are
+    """Rows by the weights [E * out, in] of E experts (see `Groups`). With a gate the outputs are
     half as many."""
 
     def __init__(

@@ -25,7 +25,7 @@ from workers.layers.activations import gated
 from workers.layers.layer import Placement
 from workers.layers.linear_method import Groups
 
-TILE = GroupedTile(16, 32, 64, 4, 2)
+TILE = GroupedTile(16, 128, 128, 4, 2)
 
 
 class OneTile(Choices):
