@@ -39,10 +39,9 @@ class Coefficients(NamedTuple):
 def starting_coefficients(model: ModelConfig) -> Coefficients:
     """Estimate the coefficients from a model's shape. Weights are read once a step, tokens and
     attention are arithmetic, and decode rows read their keys and values."""
-    hidden, layers = model.hidden_size, model.num_layers
+    layers, weights = model.num_layers, model.layer_numbers
     heads = model.num_heads * model.head_dim
     kv_heads = model.num_kv_heads * model.head_dim
-    weights = layers * hidden * (2 * heads + 2 * kv_heads + 3 * model.intermediate_size)
     return Coefficients(
         step=weights * _WEIGHT_BYTES / _BYTES_PER_SECOND,
         token=2 * weights / _FLOPS,

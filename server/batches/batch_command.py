@@ -217,6 +217,5 @@ def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) ->
 
 def products(model: ModelConfig, computed: int, sampled: int) -> float:
     """Multiplications in the layers, and in the LM head for each sampled token."""
-    heads = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
-    layers = model.num_layers * model.hidden_size * (heads + 3 * model.intermediate_size)
-    return layers * computed + model.vocab_size * model.hidden_size * sampled
+    head = model.vocab_size * model.hidden_size
+    return model.layer_numbers * computed + head * sampled

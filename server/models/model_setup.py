@@ -243,7 +243,8 @@ def _memory_shares(
                 f"stage {stage} of {execution.name} has {weights / _GIB:.1f} GiB of weights and "
                 f"{ring / _GIB:.1f} GiB of buffers between stages, more than its share of "
                 f"{execution.devices[stage]}: {shares[stage] / _GIB:.1f} of "
-                f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages",
+                f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages or weights of fewer "
+                "bits",
             )
     return shares
 

@@ -47,8 +47,11 @@ def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list
         name = inner_name(stored) if model.wrapped else stored
         if name is None or (_LM_HEAD.search(name) and not reads_lm_head) or _SCALE.search(name):
             continue
-        layer = _LAYER.search(family_of(model.architecture).canonical_name(name))
-        if layer is not None and int(layer[1]) < len(stages):
+        canonical = family_of(model.architecture).canonical_name(name)
+        layer = _LAYER.search(canonical)
+        if canonical.startswith("unused.") or (layer and int(layer[1]) >= len(stages)):
+            continue
+        if layer:
             own = range(len(sizes)) if model.shared_layers else [stages[int(layer[1])]]
             for stage in own:
                 sizes[stage] += count * _layer_item_bytes(execution, name)
@@ -64,6 +67,9 @@ def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
     layer = name.removesuffix(".weight")
     others = wrapper_names(layer) if model.wrapped else (layer,)
     in_fp8 = own is not None and own.keeps(canonical, *others)
+    if name.endswith(("_blocks", "_scales")):  # of MXFP4, bytes of two numbers, and of scales
+        numbers = 2 if name.endswith("_blocks") else 0
+        return 1 if execution.fp8_item_bytes == 1 else numbers * ITEM_BYTES[execution.dtype]
     return execution.fp8_item_bytes if in_fp8 else ITEM_BYTES[execution.dtype]
 
 
@@ -71,10 +77,13 @@ def _bytes_of_shape(execution: ExecutionConfig) -> list[int]:
     model, item = execution.model, ITEM_BYTES[execution.dtype]
     hidden = model.hidden_size
     attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
-    mlp = (3 if model.gated else 2) * hidden * model.intermediate_size
-    layer = (attention + mlp) * (execution.fp8_item_bytes if execution.weights_in_fp8 else item)
-    planned = planned_layers(execution)
-    sizes = [(1 if model.shared_layers else layers) * layer for layers in planned]
+    of_layer = execution.fp8_item_bytes if execution.weights_in_fp8 else item
+    sizes = [
+        of_layer * sum(attention + model.mlp_numbers(layer) for layer in share.layers)
+        for share in shares_of(planned_layers(execution))
+    ]
+    if model.shared_layers:
+        sizes = [of_layer * (attention + model.mlp_numbers(0))] * len(sizes)
     sizes[0] += model.vocab_size * model.embedding_size * item
     if _has_lm_head(execution) and not model.tie_word_embeddings:
         sizes[-1] += model.vocab_size * model.embedding_size * item

@@ -17,13 +17,14 @@ from workers.step.paged_step import LastTokens, PagedStep
 
 
 class LayerAttention(NamedTuple):
-    """A layer's parts. Layers of one kind share the backend and any rotary embedding. `table` is
-    the block table of its keys and values."""
+    """A layer's parts. Layers of one kind share the backend and any rotary embedding. `sinks` are
+    float32[H], `table` is the block table of its keys and values."""
 
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
     qk_norm: QKNorm | None
     vectors: DistanceVectors | None = None
+    sinks: torch.Tensor | None = None
     table: int = 0
 
 
@@ -98,9 +99,8 @@ class StepAttention:
         Each if the layer has the parts for it. `qkv` may be overwritten. On CUDA the result is in
         `out`, of the same shape, if given.
         """
-        stage = self._stage
-        backend, rotary, norm, _, table = stage.layers[layer]
-        step = self._seen_by(table)
+        stage, own = self._stage, self._stage.layers[layer]
+        backend, rotary, norm, step = own.backend, own.rotary, own.qk_norm, self._seen_by(own.table)
         if qkv.is_cuda and (rotary is not None or isinstance(step, PagedStep)):
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
@@ -129,10 +129,10 @@ class StepAttention:
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
         given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
-        (backend, *_, vectors, table), own = self._stage.layers[layer], qkv.first(self._total)
-        plan = self._plan(backend, table)
+        backend, _, _, vectors, sinks, table = self._stage.layers[layer]
+        own, plan = qkv.first(self._total), self._plan(backend, table)
         if isinstance(self._step, PagedStep):
-            attended = backend.attend_paged(own, self._stage.caches[layer], plan, out)
+            attended = backend.attend_paged(own, self._stage.caches[layer], plan, out, sinks)
         elif vectors is not None:
             attended = backend.attend_disentangled(own, plan, vectors)
         else:
@@ -150,9 +150,9 @@ class StepAttention:
         hidden, own = hidden.index_select(0, last.indices), qkv.at(last.indices)
         if not (count := last.rows.num_tokens):
             return hidden, own.queries
-        backend, *_, table = self._stage.layers[layer]
+        backend, *_, sinks, table = self._stage.layers[layer]
         plan, cache = backend.plan_paged(last.rows.of_table(table)), self._stage.caches[layer]
-        attended = backend.attend_paged(own.first(count), cache, plan)
+        attended = backend.attend_paged(own.first(count), cache, plan, sinks=sinks)
         return hidden, _lengthened(attended, len(own.queries))
 
     def _plan(self, backend: AttentionBackend, table: int) -> Any:

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from workers.contract.experts import ExpertsConfig
 from workers.contract.quantization import Quantization
 from workers.contract.reranking import RerankConfig
 
@@ -219,6 +220,8 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     softcap        a score then becomes softcap * tanh(score / softcap)
     position_bias  added to the scores
     rope           rotates queries and keys; None without rotary embedding
+    sinks          each attention head has a score of its own beside those of the tokens, which
+                   takes its share of the softmax and brings no value
     """
 
     causal: bool
@@ -227,6 +230,7 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     softcap: float | None = None
     position_bias: PositionBias | LinearBias | DisentangledBias | None = None
     rope: RopeConfig | None = None
+    sinks: bool = False
 
     def narrowed(self, window: int | None, max_position: int) -> Self:
         """The kind with a window, in a model that declares `max_position` positions. A window that
@@ -264,6 +268,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     fused_qkv          checkpoints have queries, keys and values in one tensor
     fused_gate_up      and the gate and what it multiplies in another
     interleaved_dims   the first so many dimensions of a head are rotated by pairs (2i, 2i + 1)
+    experts            in place of feed-forward networks; None if all are dense
+    further_layers     behind the last in checkpoints: they predict further tokens, and are unused
     """
 
     hidden_act: ActivationName
@@ -285,6 +291,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     fused_gate_up: bool = False
     interleaved_dims: int = 0
     late_pooling: bool = False
+    experts: ExpertsConfig | None = None
+    further_layers: int = 0
 
 
 class LayerNormDecoderConfig(DecoderConfig, frozen=True, kw_only=True, tag="layer_norm_decoder"):
@@ -408,6 +416,26 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
     def gated(self) -> bool:
         """Whether two products go into the feed-forward network, one of them a gate."""
         return isinstance(self.family, PreNormEncoderConfig) or self.family.gated
+
+    @property
+    def experts(self) -> ExpertsConfig | None:
+        return self.family.experts if isinstance(self.family, DecoderConfig) else None
+
+    def mlp_numbers(self, layer: int, *, active: bool = False) -> int:
+        """Numbers in the matrices of a layer's feed-forward network: of its experts all, or those
+        that a token has."""
+        own, products = self.experts, 3 if self.gated else 2
+        if own is None or layer in own.dense_layers:
+            return products * self.hidden_size * self.intermediate_size
+        inner = own.shared_size + own.size * (own.active if active else own.count)
+        return self.hidden_size * (products * inner + own.count + own.shared_gate)
+
+    @property
+    def layer_numbers(self) -> int:
+        """Numbers in the matrices of all layers by which one token is multiplied."""
+        heads = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+        mlps = sum(self.mlp_numbers(layer, active=True) for layer in range(self.num_layers))
+        return self.num_layers * self.hidden_size * heads + mlps
 
     @property
     def shared_layers(self) -> bool:

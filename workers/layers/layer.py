@@ -96,3 +96,14 @@ class Placement:
     def kernels(self) -> FusedKernels | None:
         """The fused kernels of this device, or None."""
         return fused_kernels(self.device, self.choices)
+
+
+class Vector(Layer):
+    """Numbers of a checkpoint, float32[size]."""
+
+    def __init__(self, name: str, size: int, placement: Placement) -> None:
+        self._name = name
+        self.values = placement.empty(size, dtype=torch.float32)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {self._name: self.values}

@@ -41,11 +41,12 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 class StageLayer(Layer, ABC):
     """A layer as two halves, before and after attention, for any number of tokens. `qk_norm` are
-    norms of queries and keys before they are rotated, `vectors` those of distances, if the model
-    has them."""
+    norms of queries and keys before they are rotated, `vectors` those of distances, `sinks` the
+    scores of attention sinks, if the model has them."""
 
     qk_norm: QKNorm | None = None
     vectors: DistanceVectors | None = None
+    sinks: torch.Tensor | None = None
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -69,7 +70,7 @@ class StageModel(Layer, ABC):
                     (see `AttentionBackend.plan_packed`), read once the weights are packed
     """
 
-    unused: ClassVar[re.Pattern[str]]
+    unused: re.Pattern[str]
     embedding_name: ClassVar[str]
     lm_head_name: ClassVar[str] = ""
     layers: Sequence[StageLayer]

@@ -17,8 +17,8 @@ from workers.models.decoder import (
     DecoderForSequenceClassification,
     DecoderModel,
     qkv_product,
-    up_product,
 )
+from workers.models.feed_forward import feed_forward
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -40,9 +40,10 @@ class LayerNormDecoderLayer(StageLayer):
     """Attention and a feed-forward network. Each normalises its input and adds its output to it;
     side by side, both have the layer's input."""
 
-    def __init__(self, config: ModelConfig, name: str, placement: Placement) -> None:
+    def __init__(self, config: ModelConfig, layer: int, placement: Placement) -> None:
         family, size = family_config(config, LayerNormDecoderConfig), config.hidden_size
-        attention, mlp, norm = f"{name}.self_attn", f"{name}.mlp", _norms(config, placement)
+        name, norm = f"model.layers.{layer}", _norms(config, placement)
+        attention = f"{name}.self_attn"
         self._head_dim, self._parallel = config.head_dim, family.parallel
         self._input_norm = norm(f"{name}.input_layernorm")
         after = f"{name}.post_attention_layernorm"
@@ -50,20 +51,16 @@ class LayerNormDecoderLayer(StageLayer):
         self._qkv = qkv_product(config, family, attention, placement)
         width, output = config.num_heads * config.head_dim, {f"{attention}.o_proj": size}
         self._output = Linear(width, output, placement, bias=family.output_bias)
-        self._up, self._function = up_product(config, family, mlp, placement)
-        down = {f"{mlp}.down_proj": size}
-        self._down = Linear(config.intermediate_size, down, placement, bias=family.mlp_bias)
+        self._mlp = feed_forward(config, family, layer, placement)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(self._input_norm(hidden)).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        inner = self._inner(hidden) if self._parallel else None
+        norm = self._mlp_norm or self._input_norm
+        rows = norm(hidden) if self._parallel else None
         hidden = self._output.add_to(hidden, attended.flatten(1))
-        return self._down.add_to(hidden, self._inner(hidden) if inner is None else inner)
-
-    def _inner(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._function(self._up((self._mlp_norm or self._input_norm)(hidden)))
+        return self._mlp.add_to(hidden, norm(hidden) if rows is None else rows)
 
 
 class LayerNormDecoderModel(DecoderModel):
@@ -78,9 +75,7 @@ class LayerNormDecoderModel(DecoderModel):
         if share.first and family.learned_positions:
             positions = config.max_position
             self._positions = Embedding("model.embed_positions", positions, size, placement)
-        self.layers = [
-            LayerNormDecoderLayer(config, f"model.layers.{i}", own) for i in share.layers
-        ]
+        self.layers = [LayerNormDecoderLayer(config, layer, own) for layer in share.layers]
         self._final_norm = _norms(config, placement)("model.norm") if share.last else None
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:

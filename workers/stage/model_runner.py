@@ -127,7 +127,7 @@ def stage_attention(
         for kind, backend in zip(config.attention, backends, strict=True)
     ]
     layers = [
-        LayerAttention(*kinds[config.layer_kinds[index]], layer.qk_norm, layer.vectors)
+        LayerAttention(*kinds[config.layer_kinds[index]], layer.qk_norm, layer.vectors, layer.sinks)
         for index, layer in zip(model.share.layers, model.layers, strict=True)
     ]
     caches = [cache for cache, _ in cached]

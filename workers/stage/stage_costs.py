@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from workers.attention.base import AttentionBackend
 from workers.attention.stage_attention import StepAttention
@@ -111,10 +112,18 @@ def _part_sizes(
     counts at both ends: each of them loads it."""
 
     def count(*, first: bool, last: bool) -> int:
-        return size(outline(execution, Share(0, 1, first=first, last=last)))
+        return size(outline(execution, _usual_layer(execution, first=first, last=last)))
 
     layer = count(first=False, last=False)
     return layer, count(first=True, last=False) - layer, count(first=False, last=True) - layer
+
+
+def _usual_layer(execution: ExecutionConfig, *, first: bool, last: bool) -> Share:
+    """A share of the first layer with experts, or of the first of all in a model without."""
+    experts = execution.model.experts
+    dense = () if experts is None else experts.dense_layers
+    layer = next((i for i in range(execution.model.num_layers) if i not in dense), 0)
+    return Share(layer, layer + 1, first=first, last=last)
 
 
 def _numbers(model: StageModel) -> int:
@@ -125,8 +134,9 @@ def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageMod
     """The whole model, but of one layer. Weights are random: the bits that change decide how much
     power a GPU draws, and so how fast it is. An embedding of its own is only looked up."""
     architecture = model_class(execution.model.architecture)
-    model = architecture(execution.model, Share(0, 1, first=True, last=True), placement)
-    multiplied = outline(execution, Share(0, 1, first=False, last=True)).weights().keys()
+    whole = _usual_layer(execution, first=True, last=True)
+    model = architecture(execution.model, whole, placement)
+    multiplied = outline(execution, replace(whole, first=False)).weights().keys()
     _fill([weight for name, weight in model.weights().items() if name in multiplied])
     model.pack()
     return model
@@ -138,6 +148,8 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         flat = tensor.view(-1)
         numbers = 0.02 * torch.randn((1 << 16) + 1, device=tensor.device)
+        if tensor.dtype == torch.uint8:  # MXFP4, with scales of at most 1
+            numbers = torch.randint(100, 128, numbers.shape, device=tensor.device)
         whole = len(flat) // len(numbers) * len(numbers)
         flat[:whole].view(-1, len(numbers)).copy_(numbers)
         flat[whole:].copy_(numbers[: len(flat) - whole])

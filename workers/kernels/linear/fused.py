@@ -11,6 +11,14 @@ FusedActivation = Literal["silu", "gelu", "gelu_tanh"]
 """`gelu_tanh` is GELU's approximation."""
 
 
+class FusedGate(NamedTuple):
+    """A gate's function, or "clamped" with the numbers of a `Clamp`."""
+
+    function: FusedActivation | Literal["clamped"]
+    alpha: float = 0.0
+    limit: float = 0.0
+
+
 class Norm(NamedTuple):
     """An RMSNorm before a product: its weight [in_features] and epsilon."""
 
@@ -44,16 +52,27 @@ class Fp8Weight(NamedTuple):
         return self.scales.dim() == 2
 
 
+class Mxfp4Weight(NamedTuple):
+    """A linear layer's weight in MXFP4. A byte of `blocks` [out, in / 2] has an even input in its
+    lower half and the next one in its upper; `scales` [out, in / 32] are exponents plus 127."""
+
+    blocks: torch.Tensor
+    scales: torch.Tensor
+
+
 class FusedKernels:
     """Functions of rows [N, size], of one dtype, which import Triton.
 
     gated_product  by the fastest implementation, one of the `choices`
     fp8_product    likewise, by a weight in FP8 for which there is no `fp8_obstacle`
+    grouped_product  of experts, likewise; in FP8 on a GPU without a `grouped_fp8_obstacle`
+    routing        functions of the choice of experts, and of the sum of their outputs
     prefers        whether `skinny_linear` beats the library's product for a number of rows, with or
                    without a norm before it
     """
 
     def __init__(self, choices: Choices) -> None:
+        from workers.kernels.experts import grouped_product, routing  # noqa: PLC0415
         from workers.kernels.linear import (  # noqa: PLC0415
             fp8_product,
             gated_product,
@@ -66,6 +85,9 @@ class FusedKernels:
         self.gated_product = partial(gated_product.GatedProduct, choices=choices)
         self.fp8_product = partial(fp8_product.Fp8Product, choices=choices)
         self.fp8_obstacle = fp8_product.obstacle
+        self.grouped_product = partial(grouped_product.GroupedProduct, choices=choices)
+        self.grouped_fp8_obstacle = fp8_product.gpu_obstacle
+        self.routing = routing
         self.prefers, self.skinny_linear = skinny_linear.prefers, skinny_linear.linear
 
 
