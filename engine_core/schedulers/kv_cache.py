@@ -51,19 +51,16 @@ class ChildBlocks:
     """Blocks with computed positions, by their parent (the hash of all before them) and scope.
 
     They are sorted by their tokens (int32 bytes): the block that begins like a prompt for longest
-    is one of the two beside its place.
+    is one of the two beside its place. `places` has those of each block, with its tokens there.
     """
 
     def __init__(self) -> None:
         self._children: dict[tuple[BlockHash, Scope], list[tuple[bytes, int]]] = {}
-        self._places: dict[int, dict[tuple[BlockHash, Scope], bytes]] = {}
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._places
+        self.places: dict[int, dict[tuple[BlockHash, Scope], bytes]] = {}
 
     def add(self, block: int, parent: BlockHash, scope: Scope, tokens: bytes) -> None:
         """`block` holds these tokens behind `parent`: more than when it was added before."""
-        place, places = (parent, scope), self._places.setdefault(block, {})
+        place, places = (parent, scope), self.places.setdefault(block, {})
         if (fewer := places.get(place)) is not None:
             self._discard(block, place, fewer)
         places[place] = tokens
@@ -71,7 +68,7 @@ class ChildBlocks:
 
     def forget(self, block: int) -> None:
         """`block` is about to hold something else."""
-        for place, tokens in self._places.pop(block, {}).items():
+        for place, tokens in self.places.pop(block, {}).items():
             self._discard(block, place, tokens)
 
     def longest(self, parent: BlockHash, scope: Scope, tokens: bytes) -> tuple[int, int]:
@@ -354,12 +351,14 @@ class KVCacheManager:
         `DecodeStep.block_updates`, flat."""
         updates: list[int] = []
         for own in held:
-            first, own.sent = own.sent, len(own.ids)
-            for entry, block in enumerate(own.ids[first:], own.group.entry + first):
-                updates += (slot, entry, block)
+            ids, entry = own.ids, own.group.entry
+            for index in range(own.sent, len(ids)):
+                block = ids[index]
+                updates += (slot, entry + index, block)
                 if block in self._companions:
                     for table, other in enumerate(self._companions[block], 1):
-                        updates += (slot, entry + table * self.layout.max_blocks, other)
+                        updates += (slot, entry + index + table * self.layout.max_blocks, other)
+            own.sent = len(ids)
         return updates
 
     def copy_of(self, source: int, target: int) -> Iterator[int]:
@@ -390,7 +389,7 @@ class KVCacheManager:
                 group = self._group_of[block]
                 self.num_free += group.tables
                 self._free[block] = None
-                if self._hash_of[block] is None and block not in group.children:
+                if self._hash_of[block] is None and block not in group.children.places:
                     self._free.move_to_end(block, last=False)
 
     def reset(self) -> None:
@@ -401,7 +400,8 @@ class KVCacheManager:
 
     def _forget(self, block: int) -> None:
         group = self._group_of[block]
-        group.children.forget(block)
+        if block in group.children.places:
+            group.children.forget(block)
         if (block_hash := self._hash_of[block]) is not None:
             del group.block_of[block_hash]
             self._hash_of[block] = None

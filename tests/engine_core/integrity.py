@@ -24,7 +24,7 @@ def check_children(children: ChildBlocks) -> None:
     listed = {(place, *each) for place, own in children._children.items() for each in own}
     kept = {
         (place, tokens, block)
-        for block, places in children._places.items()
+        for block, places in children.places.items()
         for place, tokens in places.items()
     }
     assert listed == kept, "a block is not where its tokens are"
