@@ -113,7 +113,8 @@ class Experts(Layer):
     def _grouped(self, choice: Choice) -> Groups:
         active = choice.experts.shape[1]
         if self._kernels is not None:
-            return Groups(*self._kernels.routing.group(choice.experts, self._count), active)
+            order, ends = self._kernels.routing.group(choice.experts, self._count)
+            return Groups(order, ends, active)
         pairs, order = choice.experts.flatten().sort(stable=True)
         experts = torch.arange(self._count, device=pairs.device)
         ends = torch.searchsorted(pairs, experts, right=True, out_int32=True)
