@@ -33,7 +33,8 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
                  none they stay as they are
     scale_names  of a layer's tensors: the scales of weights, and the stored one of activations
     most_amax    bound on the largest number of a token from which its scale is computed
-    targets      regular expressions, one of which matches the beginning of a layer's name
+    targets      regular expressions, one of which matches the beginning of a layer's name, as the
+                 checkpoint has it
     ignored      those of layers that are not quantised
     kv_cache_fp8 keys and values are to be in FP8 too
     """
@@ -53,10 +54,10 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
         """Whether any layer has such weights."""
         return bool(self.targets)
 
-    def keeps(self, layer: str) -> bool:
-        """Whether the linear layer of this name has such weights. The heads behind a model's
-        layers, and routers, never have."""
-        return _any_match(self.targets, layer) and not _any_match(self.ignored, layer)
+    def keeps(self, *names: str) -> bool:
+        """Whether the linear layer that has these names has such weights. The heads behind a
+        model's layers, and routers, never have."""
+        return _any_match(self.targets, names) and not _any_match(self.ignored, names)
 
     @property
     def in_fp4(self) -> bool:
@@ -69,8 +70,8 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.method}: weights in FP8, {scales}"
 
 
-def _any_match(patterns: tuple[str, ...], name: str) -> bool:
-    return any(pattern.match(name) for pattern in _compiled(patterns))
+def _any_match(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    return any(pattern.match(name) for pattern in _compiled(patterns) for name in names)
 
 
 @lru_cache
