@@ -64,12 +64,12 @@ def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
     """Bytes of an element of a layer's tensor. Its norms and biases count as its products do."""
     model, own = execution.model, execution.model.quantization
     canonical = family_of(model.architecture).canonical_name(name).removesuffix(".weight")
-    layer = name.removesuffix(".weight")
-    others = wrapper_names(layer) if model.wrapped else (layer,)
-    in_fp8 = own is not None and own.keeps(canonical, *others)
     if name.endswith(("_blocks", "_scales")):  # of MXFP4, bytes of two numbers, and of scales
         numbers = 2 if name.endswith("_blocks") else 0
         return 1 if execution.fp8_item_bytes == 1 else numbers * ITEM_BYTES[execution.dtype]
+    layer = name.removesuffix(".weight")
+    others = wrapper_names(layer) if model.wrapped else (layer,)
+    in_fp8 = own is not None and own.keeps(canonical, *others)
     return execution.fp8_item_bytes if in_fp8 else ITEM_BYTES[execution.dtype]
 
 

@@ -32,7 +32,7 @@ class Router(Layer):
         own = replace(placement, quantization=None)
         if config.wide_router:
             own = replace(own, dtype=torch.float32)
-        self._config, self._dtype, self._kernels = config, own.dtype, placement.kernels
+        self._config, self._dtype, self._kernels = config, own.dtype, placement.expert_kernels
         members = {name: config.count}
         self._product = Linear(in_features, members, own, bias=config.router_bias)
         self._correction = None
@@ -90,7 +90,7 @@ class Experts(Layer):
     def __init__(
         self, in_features: int, config: ExpertsConfig, gate: Gate, name: str, placement: Placement
     ) -> None:
-        self._count, self._kernels, bias = config.count, placement.kernels, config.bias
+        self._count, self._kernels, bias = config.count, placement.expert_kernels, config.bias
         names = [f"{name}.{expert}" for expert in range(config.count)]
         inner, size = config.size, in_features
         ups = [{f"{own}.gate_proj": inner, f"{own}.up_proj": inner} for own in names]
@@ -113,7 +113,8 @@ class Experts(Layer):
     def _grouped(self, choice: Choice) -> Groups:
         active = choice.experts.shape[1]
         if self._kernels is not None:
-            return Groups(*self._kernels.routing.group(choice.experts, self._count), active)
+            order, ends = self._kernels.routing.group(choice.experts, self._count)
+            return Groups(order, ends, active)
         pairs, order = choice.experts.flatten().sort(stable=True)
         experts = torch.arange(self._count, device=pairs.device)
         ends = torch.searchsorted(pairs, experts, right=True, out_int32=True)

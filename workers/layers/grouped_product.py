@@ -18,16 +18,16 @@ def grouped_product(
 ) -> GroupedProduct:
     """The product of a layer whose members are in equal parts those of each expert. Raises
     ModelConfigError where the GPU has no kernel."""
-    if (kernels := placement.kernels) is None:
+    if (kernels := placement.expert_kernels) is None:
         return LoopedProduct(filled, shape, placement.dtype, experts)
     gate, obstacle = fused_gate(shape.gate), None
     if isinstance(filled.weight, Fp8Weight):
-        obstacle = kernels.grouped_fp8_obstacle(placement.device)
+        obstacle = kernels.fp8_obstacle(placement.device)
     if shape.gate is not None and gate is None:
         obstacle = "its activation has no kernel"
     if obstacle is not None:
         raise ModelConfigError(f"{next(iter(shape.members))}: {obstacle}; a CPU would do")
-    return kernels.grouped_product(filled.weight, filled.bias, gate, placement.dtype, experts)
+    return kernels.product(filled.weight, filled.bias, gate, placement.dtype, experts)
 
 
 class LoopedProduct:

@@ -9,6 +9,7 @@ import torch
 from workers.contract.config import CacheDtype, WorkerConfig
 from workers.contract.quantization import Quantization
 from workers.device.choices import Choices
+from workers.kernels.experts.kernels import ExpertKernels, expert_kernels
 from workers.kernels.linear.fused import FusedKernels, fused_kernels
 
 TORCH_DTYPES: dict[CacheDtype, torch.dtype] = {
@@ -96,6 +97,11 @@ class Placement:
     def kernels(self) -> FusedKernels | None:
         """The fused kernels of this device, or None."""
         return fused_kernels(self.device, self.choices)
+
+    @property
+    def expert_kernels(self) -> ExpertKernels | None:
+        """Those of experts, likewise."""
+        return expert_kernels(self.device, self.choices)
 
 
 class Vector(Layer):

@@ -105,7 +105,7 @@ def _kept(
     if isinstance(weight, torch.Tensor):
         return "dense", weight, None
     if isinstance(weight, PackedFp4):
-        return "fp4", *weight
+        return "fp4", weight.blocks, weight.scales
     return "block" if weight.in_blocks else "channel", weight.values, weight.scales
 
 

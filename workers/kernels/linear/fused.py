@@ -65,14 +65,11 @@ class FusedKernels:
 
     gated_product  by the fastest implementation, one of the `choices`
     fp8_product    likewise, by a weight in FP8 for which there is no `fp8_obstacle`
-    grouped_product  of experts, likewise; in FP8 on a GPU without a `grouped_fp8_obstacle`
-    routing        functions of the choice of experts, and of the sum of their outputs
     prefers        whether `skinny_linear` beats the library's product for a number of rows, with or
                    without a norm before it
     """
 
     def __init__(self, choices: Choices) -> None:
-        from workers.kernels.experts import grouped_product, routing  # noqa: PLC0415
         from workers.kernels.linear import (  # noqa: PLC0415
             fp8_product,
             gated_product,
@@ -85,9 +82,6 @@ class FusedKernels:
         self.gated_product = partial(gated_product.GatedProduct, choices=choices)
         self.fp8_product = partial(fp8_product.Fp8Product, choices=choices)
         self.fp8_obstacle = fp8_product.obstacle
-        self.grouped_product = partial(grouped_product.GroupedProduct, choices=choices)
-        self.grouped_fp8_obstacle = fp8_product.gpu_obstacle
-        self.routing = routing
         self.prefers, self.skinny_linear = skinny_linear.prefers, skinny_linear.linear
 
 

@@ -19,6 +19,7 @@ from workers.device.choices import Choices
 from workers.device.tuning import GroupedTile
 from workers.kernels.experts import grouped_product
 from workers.kernels.experts.grouped_product import GroupedProduct
+from workers.kernels.experts.kernels import ExpertKernels
 from workers.kernels.experts.routing import group
 from workers.kernels.linear.fused import FusedGate, FusedKernels
 from workers.layers.activations import gated
@@ -54,8 +55,8 @@ def test_kernels_and_the_loop(
     want = network(kind, Placement(torch.device("cpu"), torch.float32))
     if device.type == "cpu":  # an Ada: cuBLAS beside the gate's kernel, and products in FP8
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
-    kernels = FusedKernels(OneTile())
-    monkeypatch.setattr(Placement, "kernels", kernels)
+    monkeypatch.setattr(Placement, "kernels", FusedKernels(OneTile()))
+    monkeypatch.setattr(Placement, "expert_kernels", ExpertKernels(OneTile()))
     got = network(kind, Placement(device, torch.float16, OneTile()))
     rows = rows_of(count, torch.float16, device)
     own = got.add_to(rows.clone(), rows)
