@@ -274,14 +274,19 @@ class _Inspector:
                     self._refuse(error)
         return heads
 
-    def _inspected(self, model: ModelConfig, heads: WeightHeads | None) -> InspectedModel:
-        task, options = task_of(model), self._options
-        # As on a GPU.
+    def _usual_options(self, model: ModelConfig, task: Task) -> EngineOptions:
+        """The options, and defaults as on a GPU."""
+        options = self._options
         size = options.block_size or defaults.block_size(generates=task == "generate", on_cpu=False)
         options = msgspec.structs.replace(options, block_size=size)
-        if options.dtype == "auto":
-            usual = defaults.dtype(model.checkpoint_dtype, on_cpu=False)
-            options = msgspec.structs.replace(options, dtype=usual)
+        if options.dtype != "auto":
+            return options
+        usual = defaults.dtype(model.checkpoint_dtype, on_cpu=False)
+        return msgspec.structs.replace(options, dtype=usual)
+
+    def _inspected(self, model: ModelConfig, heads: WeightHeads | None) -> InspectedModel:
+        task = task_of(model)
+        options = self._usual_options(model, task)
         one_stage = msgspec.structs.replace(options, pipeline_stages=1, max_model_len=None)
         whole = execution_config(self._source, model, task, one_stage, "")
         if heads is not None:

@@ -155,7 +155,7 @@ def test_who_ran_goes_on_before_who_waits_in_order(stages: int) -> None:
     assert [*driver.scheduler._waiting.small][:4] == running
     assert driver.scheduler.usage().preemptions == 0
     assert driver.scheduler.kv.num_free == 100
-    assert not driver.scheduler.kv._block_of
+    assert not any(group.block_of for group in driver.scheduler.kv.groups)
     driver.assert_texts(prompts, 12)
 
 

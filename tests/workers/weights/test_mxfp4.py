@@ -50,7 +50,7 @@ def test_every_number_and_scale() -> None:
 
 TINY = TinyModel(
     architecture="GptOssForCausalLM",
-    config=EXPERT_DECODERS["gpt_oss"].config | {"intermediate_size": 32},
+    config={**EXPERT_DECODERS["gpt_oss"].config, "intermediate_size": 32},
 )
 
 
