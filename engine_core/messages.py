@@ -444,8 +444,17 @@ class StageTime(msgspec.Struct, array_like=True, kw_only=True):
     ] = 0.0
 
 
+class Loss(msgspec.Struct, array_like=True, frozen=True):
+    """The last loss of stages: why, how many seconds ago, and after how many others were ready in
+    their place. None: not yet."""
+
+    why: str
+    ago_s: float
+    outage_s: float | None
+
+
 class Beat(msgspec.Struct, array_like=True, kw_only=True, tag="beat"):
-    """The loop's heartbeat, once a second to every client.
+    """The loop's heartbeat, once a second to every client, and when stages are lost or ready again.
 
     Times are in seconds. `expected_wait_s` is for a job of priority 0; 0 while it is unknown.
     `admitted_rows` and `admitted_tokens` are those of all jobs that have not ended.
@@ -476,6 +485,13 @@ class Beat(msgspec.Struct, array_like=True, kw_only=True, tag="beat"):
     all larger ones."""
     admitted_rows: int = 0
     admitted_tokens: int = 0
+    restarts: Annotated[int, _counter("restarts", "Times that lost stages were started again.")] = 0
+    loss: Loss | None = None
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether there are stages to compute anything now."""
+        return self.loss is None or self.loss.outage_s is not None
 
 
 ToCore = Hello | JobMessage | Abort | EndRow | ResetCache | Trace

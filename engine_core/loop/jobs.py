@@ -57,6 +57,7 @@ class Job:
     counted_*  the part of the budget that it holds
     ended      its terminal message is sent, or its client has aborted it
     kind       small or large by its scheduler
+    losses     of stages, with a step of it in flight, since its last update
     """
 
     client: bytes
@@ -70,6 +71,7 @@ class Job:
     counted_rows: int = 0
     counted_tokens: int = 0
     ended: bool = False
+    losses: int = 0
     moments: JobMoments = field(default_factory=JobMoments)
 
     def __post_init__(self) -> None:

@@ -153,6 +153,12 @@ class Statistics:
     def step_finished(self, now: float) -> None:
         self._last_finished = now
 
+    def steps_lost(self) -> None:
+        """Note that the stages are gone: nothing more is reported of their steps."""
+        self._steps.clear()
+        self._ends = [None] * len(self._ends)
+        self._drained = True
+
     def beat(
         self,
         usage: Usage,

@@ -89,6 +89,10 @@ class DecodeBatch:
     def work(self) -> StepWork:
         return StepWork(self.num_tokens, self.attended, self.contexts)
 
+    @property
+    def jobs(self) -> list[Job]:
+        return [request.job for request in self.requests]
+
     def assign_blocks(self, request: Request, blocks: list[int]) -> None:
         """Append to the request's block table, here and in the workers."""
         for index, block in enumerate(blocks, len(request.blocks)):
@@ -162,8 +166,12 @@ class EncodeBatch:
         return encode_work(self.lens)
 
     @property
-    def begun(self) -> list[Job]:
+    def jobs(self) -> list[Job]:
         return [job for job, _ in self.parts]
+
+    @property
+    def begun(self) -> list[Job]:
+        return self.jobs
 
 
 def encode_work(lens: npt.NDArray[np.int32]) -> StepWork:

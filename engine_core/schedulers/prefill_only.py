@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar, get_args
 
 import numpy as np
@@ -209,7 +209,7 @@ class StepBudget:
             job.kind = JobKind.LARGE
             self.submitted(job, -waiting)
         self.traffic.seen(job.kind)
-        self._waiting[job.kind] += rows.num_tokens
+        self._waiting[job.kind] += rows.tokens_left
         if self._is_pipeline or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
         self._whole_tokens += rows.num_tokens
@@ -286,6 +286,7 @@ class PrefillOnlyScheduler:
         # By job, while it has rows that wait or are not known yet.
         self._rows: dict[Job, EncoderRows] = {}
         self._waiting_rows = self._running_rows = 0
+        self._alone: Job | None = None
         self._step = 0
 
     def usage(self) -> Usage:
@@ -337,6 +338,22 @@ class PrefillOnlyScheduler:
     def reset_cache(self) -> None:
         """Nothing is kept between steps."""
 
+    def restart(self, lost: Iterable[EncodeBatch]) -> None:
+        rewound: dict[Job, EncoderRows] = {}
+        for batch in lost:
+            for (job, own), rows in zip(batch.parts, batch.sources, strict=True):
+                if not job.ended and job not in rewound:
+                    self.abort(job)
+                    rows.cursor = own.start
+                    rewound[job] = rows
+        self._running_rows = 0
+        for job, rows in rewound.items():
+            self.add(job, rows)
+            (self._waiting_batch if job.is_batch else self._waiting).hurry(job)
+
+    def isolate(self, job: Job | None) -> None:
+        self._alone = job
+
     def schedule(self, oldest: EncodeBatch | None) -> EncodeBatch | None:
         del oldest  # rows depend on no result of another step
         if not self._waiting_rows:
@@ -344,10 +361,15 @@ class PrefillOnlyScheduler:
         self._waiting.promote_overdue()
         budget = self._budget
         packer = RowPacker(budget.next_step(), budget.max_tokens, budget.max_rows, self._rows)
-        packer.fill(self._waiting.in_turn())
-        for jobs in self._waiting_batch.groups():
-            left = self._budget.left_for_batch(packer.work, packer.left)
-            packer.fill_one_by_one(jobs, left)
+        if self._alone is None:
+            packer.fill(self._waiting.in_turn())
+            for jobs in self._waiting_batch.groups():
+                left = budget.left_for_batch(packer.work, packer.left)
+                packer.fill_one_by_one(jobs, left)
+        elif self._alone in self._rows and self._rows[self._alone].num_left:
+            packer.fill_one_by_one((self._alone,), packer.left)
+        else:
+            return None
         batch = packer.batch(self._step)
         self._step += 1
         self._waiting_rows -= len(batch.lens)

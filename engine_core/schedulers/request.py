@@ -156,6 +156,10 @@ class Request:
         self.submitted = self.registered = self.indexed = 0
         self.last_step = -1
 
+    def step_lost(self) -> None:
+        """Expect nothing of the steps that hold it."""
+        self.in_flight = self.unresolved = 0
+
     def register_blocks(self, kv: KVCacheManager, stop: int) -> None:
         """Let others share the full blocks before position `stop`, whose hashes are known."""
         for index in range(self.registered, stop // kv.block_size):

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
-from engine_core.executor.stage_link import Capacity
+from engine_core.executor.stage_start import Capacity
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
@@ -91,6 +91,15 @@ class Scheduler(Protocol):
         ...
 
     def reset_cache(self) -> None: ...
+
+    def restart(self, lost: Iterable[Any]) -> None:
+        """Have all that ran wait, in its order: the stages have gone, with these batches in flight
+        and all that was cached."""
+        ...
+
+    def isolate(self, job: Job | None) -> None:
+        """Have only rows of this job run from now on, or of all again. No step is in flight."""
+        ...
 
     def schedule(self, oldest: Any) -> Any:
         """The next step, or None if no row can run now.

@@ -60,7 +60,7 @@ class BatchClient(EngineClient):
     """Sends a line's first job once there is room. The line holds that room until its end."""
 
     def __init__(self, engine: EngineConfig, share: float) -> None:
-        super().__init__(engine.client_endpoint)
+        super().__init__(engine.client_endpoint, returns=engine.max_restarts > 0)
         self.batch = True
         self._room = Room(
             math.ceil(engine.max_pending_rows * share), math.ceil(engine.max_pending_tokens * share)

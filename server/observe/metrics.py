@@ -187,11 +187,12 @@ class Metrics:
         self._engines = list(zip(config.models, clients, strict=True))
         self._config = config
         models = tuple(model.name for model in config.models)
-        keys = (*dict.fromkeys(key.name for key in config.api_keys), OTHER)
+        keys = (*config.key_names, OTHER)
         families = self._families = _families((*dict.fromkeys(endpoints), OTHER), models, keys)
         count_files = [*map(Path, config.count_files)]
         self._cells = SharedCells(place([*families.values()]), count_files, index)
         own = self._cells.own
+        self.set_in_flight(0)
         self._of_model = {model: ModelMetrics(families, own, model) for model in models}
         of_keys = [families[f"key_{name}"] for name in _KEY_COUNTS]
         self._of_key = {key: [each.count(own, key) for each in of_keys] for key in keys}

@@ -75,8 +75,14 @@ class Model:
     def serves(self, endpoint: Endpoint) -> bool:
         return endpoint.is_served_by(self.served.execution)
 
+    def check_ready(self) -> None:
+        """Raises RefusalError while requests would wait for stages that are started again."""
+        if not self.client.is_ready:
+            raise RefusalError("not_ready", f"the stages of model {self.name} are started again")
+
     def check_alive(self) -> None:
-        """Raises RefusalError if the engine has died. The supervisor kills one that hangs."""
+        """Raises RefusalError if the engine is gone for good. The supervisor kills one that
+        hangs."""
         if self.client.dead:
             raise RefusalError("unhealthy", f"the engine of model {self.name} has stopped")
 
@@ -122,7 +128,7 @@ class Registry:
         served: Sequence[ServedModel],
         endpoints: Sequence[Endpoint],
         client: Callable[[EngineConfig], EngineClient] = lambda engine: EngineClient(
-            engine.client_endpoint
+            engine.client_endpoint, returns=engine.max_restarts > 0
         ),
         *,
         default_model: str | None = None,

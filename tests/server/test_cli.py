@@ -83,7 +83,7 @@ EVERY_FLAG = (
     "--memory-share 0.8 --executor ray --ray-address 10.0.0.1:6379 "
     "--nodes 2 --master [fd00::1]:7000 --cluster-secret-file {folder}/secret "
     "--interface eth1 --startup-timeout 60 --drain-timeout 1.5 --stall-timeout 45 "
-    "--log-level debug"
+    "--max-restarts 5 --log-level debug"
 )
 
 

@@ -247,6 +247,36 @@ async def test_an_engine_that_goes_fails_every_job_at_once(tmp_path: Path) -> No
         client.close()
 
 
+async def test_an_engine_that_returns_fails_what_it_had_and_takes_what_is_new(
+    tmp_path: Path,
+) -> None:
+    """The next one hears nothing of what was meant for the one before."""
+    endpoint = f"ipc://{tmp_path}/engine"
+    with zmq.asyncio.Context() as context:
+        first = context.socket(zmq.ROUTER)
+        first.bind(endpoint)
+        client = EngineClient(endpoint, returns=True)
+        await client.start()
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
+        for _ in range(2):
+            await first.recv_multipart()
+        first.close(0)
+        assert (await refusal_of(call)).code == "engine_dead"
+        assert not client.dead
+        assert not client.is_ready
+        later = asyncio.create_task(client.generate(SamplingParams(), texts=["b"]))
+        with context.socket(zmq.ROUTER) as second:
+            second.bind(endpoint)
+            received = [msgspec.msgpack.decode((await second.recv_multipart())[1], type=ToCore)]
+            received.append(msgspec.msgpack.decode((await second.recv_multipart())[1], type=ToCore))
+            later.cancel()
+        client.close()
+    hello, job = received
+    assert isinstance(hello, Hello)
+    assert isinstance(job, GenerateJob)
+    assert job.texts == ["b"]
+
+
 def test_an_interrupt_of_a_trace_before_all_is_set_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

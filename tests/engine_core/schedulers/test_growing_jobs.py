@@ -113,3 +113,28 @@ def test_a_step_has_as_many_rows_as_it_may() -> None:
     assert [len(rows) for rows in steps.order] == [3] * 5 + [1]
     of_keys = [{steps.jobs[job].message.key.number for job, _ in rows} for rows in steps.order]
     assert all(2 in first | second for first, second in pairwise(of_keys[:3])), "keys take turns"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    slices=st.lists(st.lists(st.integers(1, 16), min_size=1, max_size=5), min_size=1, max_size=6),
+    batch=st.booleans(),
+    data=st.data(),
+)
+def test_rows_of_lost_steps_run_again_while_others_come(
+    slices: Slices, batch: bool, data: st.DataObject
+) -> None:
+    steps, count = Steps(), sum(map(len, slices))
+    left, scheduler = list(slices), steps.scheduler
+    steps.add(1, left.pop(0), of=count, batch=batch)
+    while True:
+        lost = [scheduler.schedule(None) for _ in range(data.draw(st.integers(0, 2)))]
+        if left and data.draw(st.booleans()):
+            steps.add_more(1, left.pop(0))
+        scheduler.restart([each for each in lost if each is not None])
+        steps.run(data.draw(st.integers(0, 2)))
+        if not left:
+            break
+    steps.drain()
+    ran = [row for rows in steps.order for _, row in rows]
+    assert ran == list(range(count))

@@ -48,6 +48,7 @@ interface: eth1
 startup_timeout: 60
 drain_timeout: 1.5
 stall_timeout: 45
+max_restarts: 5
 log_level: debug
 models:
   - model: ./writer
