@@ -20,7 +20,7 @@ import zmq
 from engine_core.config import EngineConfig
 from engine_core.executor.stage_link import CHECK_SECONDS, CHECKS_A_BEAT, StageLink
 from engine_core.executor.stage_start import Capacity, WorkerLostError
-from engine_core.loop.admission import Budget, QueueBound, prompt_tokens
+from engine_core.loop.admission import Budget, QueueBound
 from engine_core.loop.host_clock import HostClock
 from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
@@ -30,6 +30,7 @@ from engine_core.loop.restarts import StageLosses
 from engine_core.loop.transport import ClientSocket, Pollable
 from engine_core.messages import (
     Abort,
+    Accepted,
     EncodeJob,
     EndRow,
     GenerateJob,
@@ -283,30 +284,39 @@ class EngineCore:
             return
         job.moments.arrived = self._clock()
         self._jobs[job.key] = job
+        if isinstance(message, EncodeJob):
+            self._outbox.accept(job, Accepted(message.id))
         if (inputs := self._preprocessor.put(job, texts)) is not None:
             self._prepare(inputs)
 
     def _prepare(self, inputs: JobInputs, *, waited: bool = False) -> None:
-        """Accept a job whose inputs are ready, or refuse it, and hand its rows to the scheduler."""
+        """Hand the rows of a job whose inputs are ready to the scheduler, or refuse it.
+
+        A job of which any item is refused fails whole: what is computed of others is thrown away.
+        """
         job = inputs.job
-        if inputs.refusal is not None:
-            self._outbox.fail(job, inputs.refusal)
         if job.ended:
             return
         try:
-            accepted, rows = self._processor.prepare(inputs)
+            if inputs.refusal is not None:
+                raise inputs.refusal.copy()
+            rows, tokens, accepted = self._processor.prepare(inputs)
             # Once more: the tokens of jobs that came earlier may have been counted since.
-            if waited and not job.is_batch:
+            if waited and not inputs.first and not job.is_batch:
                 self._check_wait(job.message)
         except RefusalError as refusal:
+            self._scheduler.abort(job)
             self._outbox.fail(job, refusal)
             return
-        tokens = prompt_tokens(job.message, accepted)
-        self._statistics.job_accepted(tokens)
-        job.cost = tokens
-        self._budget.changed(job)
-        job.moments.queued = self._clock()
-        self._outbox.accept(job, accepted)
+        self._statistics.prompts_accepted(tokens)
+        if not inputs.first:
+            job.moments.queued = self._clock()
+        job.tokens += tokens
+        if inputs.is_last:
+            job.cost = job.tokens
+            self._budget.changed(job)
+        if accepted is not None:
+            self._outbox.accept(job, accepted)
         self._scheduler.add(job, rows)
 
     def _check_wait(self, message: JobMessage) -> None:

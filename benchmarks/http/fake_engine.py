@@ -99,8 +99,11 @@ class FakeEngine:
                 count = len(message.texts) + len(message.ids)
                 rows = np.arange(count, dtype=np.int32).tobytes()
                 outputs = self._outputs[client]
-                outputs.accepted.append(Accepted(message.id, [1] * count))
-                outputs.encoded.append(EncodedRows(message.id, rows, self._vector * count))
+                lens = np.ones(count, np.int32).tobytes()
+                outputs.accepted.append(Accepted(message.id))
+                outputs.encoded.append(
+                    EncodedRows(message.id, rows, self._vector * count, lens=lens)
+                )
                 outputs.timings.append(_timing(message.id))
             case GenerateJob():
                 self._generate(client, message)

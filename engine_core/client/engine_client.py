@@ -246,7 +246,8 @@ class EngineClient:
         await self._submit(call, message)
         try:
             return await call.done
-        except (asyncio.CancelledError, RefusalError):
+        except (asyncio.CancelledError, RefusalError) as error:
+            self._refused(message, error)
             self._drop(message.id)
             raise
 
@@ -263,11 +264,15 @@ class EngineClient:
             self._drop(message.id)
             raise
         except RefusalError as error:
-            if error.retry_after is not None:
-                breaker.refused(message.priority, error)
+            self._refused(message, error)
             raise
         if is_probe:
             breaker.accepted()
+
+    def _refused(self, message: JobMessage, error: BaseException) -> None:
+        """Refuse others like a job that the engine has refused for the time it would wait."""
+        if isinstance(error, RefusalError) and error.retry_after is not None:
+            self.breakers[message.key.number].refused(message.priority, error)
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:

@@ -42,7 +42,8 @@ def job_size(message: JobMessage) -> JobSize:
 
 
 def prompt_tokens(message: JobMessage, accepted: Accepted) -> int:
-    """Count the tokens of a job's prompts, those that prompts to read begin with alike once."""
+    """Count the tokens of prompts to continue or to read, those that the latter begin with alike
+    once."""
     if isinstance(message, ReadJob):
         return sum(own_sizes(message.prompts, accepted.piece_tokens))
     return sum(accepted.prompt_tokens)

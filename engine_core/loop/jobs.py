@@ -52,6 +52,7 @@ class Job:
     """One admitted job of one client.
 
     cost       tokens that it may take
+    tokens     prompt tokens that are known
     share      the most of its rows that are made and counted at a time
     counted_*  the part of the budget that it holds
     ended      its terminal message is sent, or its client has aborted it
@@ -64,6 +65,7 @@ class Job:
     num_rows: int
     cost: int
     share: int = sys.maxsize
+    tokens: int = 0
     open_rows: int = field(init=False)
     kind: JobKind = field(init=False)
     counted_rows: int = 0

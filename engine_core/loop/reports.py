@@ -117,7 +117,7 @@ class Statistics:
         self._drained = True
         self._last_finished = now
 
-    def job_accepted(self, prompt_tokens: int) -> None:
+    def prompts_accepted(self, prompt_tokens: int) -> None:
         self._counted.prompt_tokens += prompt_tokens
 
     def drained(self) -> None:

@@ -4,13 +4,13 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engine_core.loop.jobs import Job
 from engine_core.loop.reports import StepWork
+from engine_core.schedulers.encoder_rows import EncoderRows
 from engine_core.schedulers.request import Request
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 from workers.contract.model_config import TokenOutput
@@ -150,7 +150,7 @@ class EncodeBatch:
     message: EncodeStep
     lens: npt.NDArray[np.int32]
     parts: list[tuple[Job, range]]
-    sources: list[Any]
+    sources: list[EncoderRows]
     requested: Mapping[TokenOutput, npt.NDArray[np.uint8]]
 
     @property

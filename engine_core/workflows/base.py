@@ -39,6 +39,15 @@ Operation = Literal[
 """Something that a job may require of a model."""
 
 
+class Prepared(NamedTuple):
+    """Rows as the job's scheduler takes them, their prompt tokens, and the job's first answer if it
+    has had none."""
+
+    rows: Any
+    tokens: int
+    accepted: Accepted | None = None
+
+
 class RequestProcessor(Protocol):
     """Turns a job's message into rows that its scheduler can run."""
 
@@ -46,8 +55,8 @@ class RequestProcessor(Protocol):
         """The texts and pairs to tokenize. Empty for a job of ids. Raises RefusalError."""
         ...
 
-    def prepare(self, inputs: JobInputs) -> tuple[Accepted, Any]:
-        """Check the job. Raises RefusalError, naming the item and both numbers."""
+    def prepare(self, inputs: JobInputs) -> Prepared:
+        """Check the items. Raises RefusalError, naming the one at fault and both numbers."""
         ...
 
 
@@ -59,7 +68,7 @@ class Scheduler(Protocol):
     """
 
     def add(self, job: Job, rows: Any) -> None:
-        """Queue the rows of a job, as its workflow prepares them."""
+        """Queue the rows of a job, or its next ones, as its workflow prepares them."""
         ...
 
     def usage(self) -> Usage: ...

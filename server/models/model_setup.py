@@ -161,6 +161,7 @@ def execution_config(
         max_running=options.max_running or defaults.max_running(stages, on_cpu=on_cpu),
         max_step_tokens=options.max_step_tokens
         or defaults.max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
+        max_step_rows=options.max_step_rows,
         name=name,
         model=_quantised(name, model, options.quantization),
         task=task,

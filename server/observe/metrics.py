@@ -59,6 +59,8 @@ _COUNTS: Final = {
     "prompt_tokens": "Tokens of accepted inputs.",
     "cached_tokens": "Prompt tokens that were found in the prefix cache.",
     "generated_tokens": "Tokens of continuations.",
+    "vector_cache_queries": "Texts whose vector or scores were looked for in the cache.",
+    "vector_cache_hits": "Texts whose vector or scores were found in the cache.",
 }
 _KEY_COUNTS: Final = {
     "requests": "Requests by the name of their API key.",
@@ -106,6 +108,8 @@ class ModelMetrics:
         self.first_token_seconds = distributions["time_to_first_token_seconds"]
         self.next_token_seconds = distributions["inter_token_seconds"]
         self._cached_tokens = counts["cached_tokens"]
+        self.vector_queries = counts["vector_cache_queries"]
+        self.vector_hits = counts["vector_cache_hits"]
         self._at_end = [(distributions[name], value) for name, value in _OBSERVED_AT_END.items()]
         self._rows = {end: families["rows"].count(cells, model, end) for end in ROW_ENDS}
 
@@ -159,6 +163,8 @@ def _of_answers(endpoint: dict[str, tuple[str, ...]]) -> Iterator[Family]:
         yield Family("counter", f"penstock_{name}", text, {"reason": codes})
     text = "What has been admitted and not yet answered."
     yield Family("gauge", "penstock_in_flight", text, {"what": ("requests",)})
+    text = "Bytes of vectors and scores in the caches of API processes."
+    yield Family("gauge", "penstock_vector_cache_bytes", text, {})
     text = "Lines of the access log that could not be written."
     yield Family("counter", "penstock_access_log_dropped", text, {})
 
@@ -203,6 +209,13 @@ class Metrics:
 
     def set_in_flight(self, requests: int) -> None:
         self._cells.own[self._families["in_flight"].first] = requests
+
+    def cached_vectors(self, model: str, queries: int, hits: int, num_bytes: int) -> None:
+        """Note how many vectors were looked for and found, and what this process' cache holds."""
+        of_model = self._of_model[model]
+        of_model.vector_queries.add(queries)
+        of_model.vector_hits.add(hits)
+        self._cells.own[self._families["vector_cache_bytes"].first] = num_bytes
 
     def answered(self, record: RequestRecord) -> None:
         """A request is over: its record is closed."""

@@ -34,6 +34,7 @@ from server.service.label_tokens import LabelTokens
 from server.service.late_interaction import LateInteraction
 from server.service.ledger import Ledger
 from server.service.token_text import TokenText
+from server.service.vector_cache import VectorCache
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import Limits, ServedModel, ServerConfig
 from server.templates.template_client import TemplateClient
@@ -231,6 +232,7 @@ class Service:
             self.state = StateFolder(Path(config.state.folder), config.state.token)
         self.in_flight = InFlight(self.metrics.set_in_flight)
         self.ledger = Ledger(self.limits.max_unread_size)
+        self.vectors = VectorCache(self.limits.vector_cache_size or 0)
         self.decoding = DecodingTurns()
         self.encoding = asyncio.Lock()
         """Held while a large answer is encoded, which the ledger does not count."""

@@ -76,6 +76,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             "API process; beyond it the largest request gets 429, or the slowest reader is cut off"
         ),
     ] = 256 << 20
+    vector_cache_size: Annotated[
+        Bytes | None,
+        FlagGroup.LIMITS(
+            "bytes of vectors and scores that each API process keeps, for the same text of one "
+            "API key (default: none are kept)"
+        ),
+    ] = None
     max_unread_seconds: Annotated[
         Seconds,
         FlagGroup.LIMITS("a client that reads nothing of its answer for so long is cut off"),
@@ -185,7 +192,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         ZeroOrOne,
         FlagGroup.ENGINES(
             "1 submits the next step of the oldest requests before the tokens of their last one "
-            "are known; 0 waits for them (synchronous scheduling), and costs speed"
+            "are known; 0 waits for them (synchronous scheduling), and costs speed. Of an encoder "
+            "1 submits the next step while one is computed"
         ),
     ] = 1
     transport: Annotated[
@@ -235,6 +243,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             f"{defaults.max_step_tokens(cached=True, on_cpu=False)} and "
             f"{defaults.max_step_tokens(cached=False, on_cpu=False)} on CUDA)",
             "TOKENS",
+        ),
+    ] = None
+    max_step_rows: Annotated[
+        Positive | None,
+        FlagGroup.CAPACITY(
+            "most texts of one step of an encoder, beside --max-step-tokens (default: as many as "
+            "have so many tokens)",
+            "TEXTS",
         ),
     ] = None
     kv_cache_memory: Annotated[

@@ -40,6 +40,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len         the most tokens of a sequence
     max_running           sequences that generate at once
     max_step_tokens       the most tokens of one step
+    max_step_rows         the most texts of one step of an encoder, if that is bounded
     name                  the model's name in requests
     devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N` of its host
     nodes                 the host of each stage, in rising order from 0; empty with one host
@@ -67,6 +68,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     max_running: int
     max_step_tokens: int
+    max_step_rows: int | None = None
     name: str
     model: ModelConfig
     task: Task

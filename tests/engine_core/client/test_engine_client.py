@@ -165,8 +165,8 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         asking = asyncio.create_task(client.encode(ids=[b"1234"]))
         job = await script.job()
         assert (await refused(client)).retry_after == 3.5
-        vector = EncodedRows(job.id, bytes(4), bytes(8))
-        await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[vector]))
+        vector = EncodedRows(job.id, bytes(4), bytes(8), lens=int32([1]))
+        await script.send(Outputs(accepted=[Accepted(job.id)], encoded=[vector]))
         await asking
         last = asyncio.create_task(client.encode(ids=[b"1234"]))
         assert (await script.job()).id > job.id

@@ -58,6 +58,7 @@ def test_options_win(tmp_path: Path) -> None:
         "max_model_len": 100,
         "max_running": 5,
         "max_step_tokens": 64,
+        "max_step_rows": 16,
         "block_size": 8,
         "attention_backend": "naive",
         "stage_layers": (2,),
