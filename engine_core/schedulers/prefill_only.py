@@ -209,7 +209,7 @@ class StepBudget:
             job.kind = JobKind.LARGE
             self.submitted(job, -waiting)
         self.traffic.seen(job.kind)
-        self._waiting[job.kind] += rows.num_tokens
+        self._waiting[job.kind] += rows.tokens_left
         if self._is_pipeline or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
         self._whole_tokens += rows.num_tokens
