@@ -28,7 +28,7 @@ def choices() -> Choices:
     return Choices()
 
 
-@pytest.mark.parametrize(("kind", "count"), product(CONFIGS, (1, 17, 64, 1024)))
+@pytest.mark.parametrize(("kind", "count"), [*product(CONFIGS, (1, 17, 64, 1024))])
 @torch.inference_mode()
 def test_networks_captured_and_not(choices: Choices, kind: Kind, count: int) -> None:
     want = network(kind, Placement(torch.device("cpu"), torch.float32))
