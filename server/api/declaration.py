@@ -51,10 +51,11 @@ def reads(
 
     def decorate(function: Function) -> Handler:
         kinds = get_annotations(function)
+        in_path = _in_path(kinds)
         body = Body(kinds["body"]) if "body" in kinds else None
 
         async def given(request: Request) -> dict[str, Any]:
-            found = {name: request.path_params[name] for name in _in_path(kinds)}
+            found = {name: request.path_params[name] for name in in_path}
             if "query" in kinds:
                 found["query"] = converted(request.query_params, kinds["query"])
             if body is not None:
