@@ -51,8 +51,7 @@ def reads(
 
     def decorate(function: Function) -> Handler:
         kinds = get_annotations(function)
-        in_path = _in_path(kinds)
-        body = Body(kinds["body"]) if "body" in kinds else None
+        in_path, body = _in_path(kinds), Body(kinds["body"]) if "body" in kinds else None
 
         async def given(request: Request) -> dict[str, Any]:
             found = {name: request.path_params[name] for name in in_path}

@@ -309,7 +309,7 @@ def in_lists(row: AnyArray) -> bytes:
 
 
 def in_base64(row: AnyArray) -> bytes:
-    return b'"%b"' % base64.b64encode(np.ascontiguousarray(row))
+    return b'"%b"' % base64.b64encode(row.tobytes())
 
 
 def similarity(vectors: FloatArray, others: FloatArray, config: ModelConfig) -> FloatArray:
