@@ -87,7 +87,7 @@ class EngineCore:
         self._losses = StageLosses(config.max_restarts, capacity.start_seconds)
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
-        self._decoder, self._tracer = msgspec.msgpack.Decoder(ToCore), Tracer()
+        self._decoder, self._tracer = msgspec.msgpack.Decoder(list[ToCore]), Tracer()
         self._statistics = Statistics(
             execution.num_stages,
             clock(),
@@ -250,7 +250,8 @@ class EngineCore:
         until = min(self._clock() + _RECEIVE_SECONDS, self._held_until)
         while self._clock() < until and (arrival := self._clients.receive()) is not None:
             client, frame = arrival
-            self._handle(client, self._decoder.decode(frame))
+            for message in self._decoder.decode(frame):
+                self._handle(client, message)
         for inputs in self._preprocessor.take():
             self._prepare(inputs, waited=True)
 

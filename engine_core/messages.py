@@ -496,6 +496,7 @@ class Beat(msgspec.Struct, array_like=True, kw_only=True, tag="beat"):
 
 
 ToCore = Hello | JobMessage | Abort | EndRow | ResetCache | Trace
+"""What a client sends: lists of these."""
 FromCore = EngineInfo | Outputs | Beat
 
 

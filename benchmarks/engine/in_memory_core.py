@@ -39,7 +39,7 @@ class _Clients:
         self._encoder = msgspec.msgpack.Encoder()
 
     def put(self, message: ToCore) -> None:
-        self._queue.append(self._encoder.encode(message))
+        self._queue.append(self._encoder.encode([message]))
 
     def receive(self) -> tuple[bytes, bytes] | None:
         return (_CLIENT, self._queue.popleft()) if self._queue else None

@@ -18,7 +18,15 @@ from server.errors import ERRORS
 from server.observe.engine_families import add_admitted, engine_metrics
 from server.observe.processes import batches_run, process_memory
 from server.observe.request_record import ROW_ENDS, RequestRecord
-from server.observe.shared_cells import OTHER, Count, Distribution, Family, SharedCells, place
+from server.observe.shared_cells import (
+    OTHER,
+    Count,
+    Distribution,
+    Family,
+    SharedCell,
+    SharedCells,
+    place,
+)
 from server.observe.vllm_alias import vllm_metrics
 from server.settings.settings import ServerConfig
 
@@ -165,6 +173,7 @@ def _of_answers(endpoint: dict[str, tuple[str, ...]]) -> Iterator[Family]:
     yield Family("gauge", "penstock_in_flight", text, {"what": ("requests",)})
     text = "Bytes of vectors and scores in the caches of API processes."
     yield Family("gauge", "penstock_vector_cache_bytes", text, {})
+    yield Family("gauge", "penstock_connections", "Open connections of clients.", {})
     text = "Lines of the access log that could not be written."
     yield Family("counter", "penstock_access_log_dropped", text, {})
 
@@ -199,6 +208,7 @@ class Metrics:
         self._by_reason = {
             code: families[name].count(own, code) for name, _, codes in _REASONS for code in codes
         }
+        self.connections = SharedCell(self._cells, families["connections"].first)
         self.dropped_lines = families["access_log_dropped"].count(own)
         # Most series are never counted; looking the others up takes longer than counting.
         self._answers = cache(self._answers_of)

@@ -386,7 +386,9 @@ def time_left(limits: Limits, record: RequestRecord) -> float | None:
 
 async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
     """The result of `work`, or RefusalError `request_timeout` when the request's time is over."""
-    limit = asyncio.timeout(time_left(limits, record))
+    if (left := time_left(limits, record)) is None:
+        return await work
+    limit = asyncio.timeout(left)
     try:
         async with limit:
             return await work

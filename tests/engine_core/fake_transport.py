@@ -52,7 +52,7 @@ class FakeClients:
         self._decoder = msgspec.msgpack.Decoder(FromCore | TracedSteps)
 
     def put(self, client: bytes, message: ToCore) -> None:
-        self._arrivals.append((client, msgspec.msgpack.encode(message)))
+        self._arrivals.append((client, msgspec.msgpack.encode([message])))
 
     def receive(self) -> tuple[bytes, bytes] | None:
         return self._arrivals.popleft() if self._arrivals else None

@@ -187,7 +187,8 @@ class FakeEngine:
             self._socket.poll(int(wait * 1000))
             while self._socket.poll(0):
                 client, frame = self._socket.recv_multipart()
-                self._receive(client, msgspec.msgpack.decode(frame, type=ToCore))
+                for message in msgspec.msgpack.decode(frame, type=list[ToCore]):
+                    self._receive(client, message)
             now = time.monotonic()
             if now >= beat_due:
                 self._beat()

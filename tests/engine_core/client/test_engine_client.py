@@ -51,11 +51,14 @@ class Script:
     def __init__(self, socket: zmq.asyncio.Socket) -> None:
         self._socket = socket
         self._client = b""
-        self._decoder = msgspec.msgpack.Decoder(ToCore)
+        self._decoder = msgspec.msgpack.Decoder(list[ToCore])
+        self._received: list[ToCore] = []
 
     async def receive(self) -> ToCore:
-        self._client, frame = await self._socket.recv_multipart()
-        return self._decoder.decode(frame)
+        while not self._received:
+            self._client, frame = await self._socket.recv_multipart()
+            self._received = self._decoder.decode(frame)
+        return self._received.pop(0)
 
     async def job(self) -> GenerateJob | EncodeJob:
         message = await self.receive()
