@@ -52,14 +52,15 @@ class TokenizerSettings:
 
     def _read_class(self, folder: Path) -> _TokenizerClass:
         """The class that reads a tokenizer.json. One that is not known is refused."""
-        of_config = ConfigKeys(folder / "config.json", self.config)
-        named = self.keys.optional("tokenizer_class", str)
-        named = named or of_config.optional("tokenizer_class", str)
+        file, named = self.keys, self.keys.optional("tokenizer_class", str)
+        if not named:
+            file = ConfigKeys(folder / "config.json", self.config)
+            named = file.optional("tokenizer_class", str)
         model_type = str(self.config.get("model_type"))
         usual = _OF_MODELS.get(model_type, "TokenizersBackend")
         name = (_WHATEVER_IS_NAMED.get(model_type) or named or usual).removesuffix("Fast")
         if name not in _CLASSES:
-            self.refuse(self.keys.error(f"tokenizer_class {named!r} is not supported"))
+            self.refuse(file.error(f"tokenizer_class {named!r} is not supported"))
         if name == "LlamaTokenizer" and _is_byte_level(folder):
             return _GENERIC
         return _CLASSES.get(name, _GENERIC)
@@ -301,6 +302,19 @@ def _prefix_space(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -
     return f"tokenizer.json puts {'no' if value else 'a'} space before texts"
 
 
+def _has_rule(kind: str) -> _KeyRule:
+    """A key that says whether the pipeline has a rule of this kind."""
+
+    def apply(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
+        value = settings.keys.optional(key, bool)
+        has = any(rule["type"] == kind for rule in PipelineRules.of(tokenizer).every)
+        if value in (None, has):
+            return None
+        return f"tokenizer.json has {'no' if value else 'a'} {kind}"
+
+    return apply
+
+
 def _legacy(key: str, tokenizer: Tokenizer, settings: TokenizerSettings) -> str | None:
     """Whether Llama's tokenizer puts a space before every text between special tokens.
 
@@ -414,6 +428,12 @@ _UNKNOWN = {"unk_token": _unknown_token}
 _BERT_TOKENS = _tokens(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
 _HERBERT_TOKENS = _tokens(sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>")
 _ROBERTA_TOKENS = _tokens(bos="<s>", eos="</s>") | _HERBERT_TOKENS
+_ALBERT_TOKENS = _tokens(bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>") | _tokens(
+    sep="[SEP]", cls="[CLS]", mask="[MASK]"
+)
+_COHERE_TOKENS = _tokens(
+    unk="<UNK>", bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", pad="<PAD>"
+) | _tokens(cls="<CLS>", sep="<SEP>", mask="<MASK_TOKEN>")
 _LLAMA_TOKENS = _tokens(unk="<unk>", bos="<s>", eos="</s>")
 _CODE_LLAMA_TOKENS = _LLAMA_TOKENS | _tokens(
     prefix="▁<PRE>", middle="▁<MID>", suffix="▁<SUF>", eot="▁<EOT>", fill="<FILL_ME>"
@@ -430,6 +450,18 @@ _BERT = _TokenizerClass(_BERT_TOKENS, _BERT_TEXTS | _CLS_SEP | _UNKNOWN)
 _MPNET = _TokenizerClass(_ROBERTA_TOKENS | _tokens(unk="[UNK]"), _BERT.rules)
 _ROBERTA = _TokenizerClass(_ROBERTA_TOKENS, _BYTE_LEVEL | _CLS_SEP)
 _UNIGRAM = _TokenizerClass(_ROBERTA_TOKENS, _PREFIX_SPACE | _BOS_EOS)
+_ALBERT = _TokenizerClass(
+    _ALBERT_TOKENS,
+    {**_PREFIX_SPACE, **_CLS_SEP, "do_lower_case": _has_rule("Lowercase")},
+)
+_DEBERTA = _TokenizerClass(
+    _ALBERT_TOKENS | _tokens(unk="[UNK]", pad="[PAD]"),
+    {
+        **_CLS_SEP,
+        "do_lower_case": _has_rule("Lowercase"),
+        "split_by_punct": _has_rule("Punctuation"),
+    },
+)
 _LLAMA = _TokenizerClass(_LLAMA_TOKENS, {**_PREFIX_SPACE, "legacy": _legacy})
 
 _CLASSES: Mapping[str, _TokenizerClass] = {
@@ -442,16 +474,21 @@ _CLASSES: Mapping[str, _TokenizerClass] = {
     "MobileBertTokenizer": _BERT,
     "SqueezeBertTokenizer": _BERT,
     "ConvBertTokenizer": _BERT,
+    "ElectraTokenizer": _BERT,
     "HerbertTokenizer": _TokenizerClass(_HERBERT_TOKENS, _CLS_SEP | _UNKNOWN),
     "MPNetTokenizer": _MPNET,
     "RobertaTokenizer": _ROBERTA,
     "BartTokenizer": _ROBERTA,
     "XLMRobertaTokenizer": _UNIGRAM,
     "CamembertTokenizer": _UNIGRAM,
+    "AlbertTokenizer": _ALBERT,
+    "DebertaV2Tokenizer": _DEBERTA,
     "LlamaTokenizer": _LLAMA,
     "CodeLlamaTokenizer": _TokenizerClass(_CODE_LLAMA_TOKENS, _PREFIX_SPACE),
     "GemmaTokenizer": _TokenizerClass(_GEMMA_TOKENS, _UNKNOWN),
     "GPT2Tokenizer": _TokenizerClass(_GPT2_TOKENS, _BYTE_LEVEL),
+    "CodeGenTokenizer": _TokenizerClass(_GPT2_TOKENS, _BYTE_LEVEL),
+    "CohereTokenizer": _TokenizerClass(_COHERE_TOKENS, _BYTE_LEVEL),
     "GPTNeoXTokenizer": _TokenizerClass(_GPT2_TOKENS | _tokens(pad="<|padding|>"), _BYTE_LEVEL),
     "Qwen2Tokenizer": _TokenizerClass(_QWEN2_TOKENS, _BYTE_LEVEL, resets_special=True),
 }
@@ -460,6 +497,10 @@ _CLASSES: Mapping[str, _TokenizerClass] = {
 _OF_MODELS: Mapping[str, str] = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    "gte": "XLMRobertaTokenizer",
     "nomic_bert": "BertTokenizer",
     "mpnet": "MPNetTokenizer",
     "roberta": "RobertaTokenizer",
@@ -469,6 +510,12 @@ _OF_MODELS: Mapping[str, str] = {
     "gemma2": "GemmaTokenizer",
     "gemma3": "GemmaTokenizer",
     "gemma3_text": "GemmaTokenizer",
+    "cohere": "CohereTokenizer",
+    "cohere2": "CohereTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "phi": "GPT2Tokenizer",
+    "starcoder2": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
     "qwen2_vl": "Qwen2Tokenizer",
     "qwen2_5_vl": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
@@ -479,6 +526,9 @@ _OF_MODELS: Mapping[str, str] = {
 _WHATEVER_IS_NAMED: Mapping[str, str] = {
     "mistral": "TokenizersBackend",
     "modernbert": "TokenizersBackend",
+    "ernie4_5": "TokenizersBackend",
+    "internlm2": "TokenizersBackend",
+    "nemotron": "TokenizersBackend",
     "phi3": "TokenizersBackend",
     "qwen2": "Qwen2Tokenizer",
 }

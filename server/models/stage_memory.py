@@ -5,7 +5,7 @@ import re
 from server.models.model_source import WeightHeads
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
-from workers.contract.model_config import DenseConfig, ModelConfig, inner_name
+from workers.contract.model_config import DenseConfig, ModelConfig, inner_name, wrapper_names
 from workers.contract.share import even_split
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
@@ -61,7 +61,9 @@ def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
     """Bytes of an element of a layer's tensor. Its norms and biases count as its products do."""
     model, own = execution.model, execution.model.quantization
     canonical = family_of(model.architecture).canonical_name(name).removesuffix(".weight")
-    in_fp8 = own is not None and own.keeps(canonical)
+    layer = name.removesuffix(".weight")
+    others = wrapper_names(layer) if model.wrapped else (layer,)
+    in_fp8 = own is not None and own.keeps(canonical, *others)
     return execution.fp8_item_bytes if in_fp8 else ITEM_BYTES[execution.dtype]
 
 

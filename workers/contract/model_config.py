@@ -367,6 +367,12 @@ def inner_name(name: str) -> str | None:
     )
 
 
+def wrapper_names(name: str) -> tuple[str, ...]:
+    """The names that a wrapper may have for a tensor of its language model (see `inner_name`)."""
+    first, dot, rest = name.partition(".")
+    return name, f"{_WRAPPER}.{name}", f"{first}.{_WRAPPER}{dot}{rest}"
+
+
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in elements. `max_position` is the number of positions."""
 

@@ -27,7 +27,8 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     activations  what has one: a tensor (then it is stored), a token, or 128 inputs of one
     scale_names  of a layer's tensors: the scales of weights, and the stored one of activations
     most_amax    bound on the largest number of a token from which its scale is computed
-    targets      regular expressions, one of which matches the beginning of a layer's name
+    targets      regular expressions, one of which matches the beginning of a layer's name, as the
+                 checkpoint has it
     ignored      those of layers that are not in FP8
     kv_cache_fp8 keys and values are to be in FP8 too
     """
@@ -47,18 +48,18 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
         """Whether any layer has weights in FP8."""
         return bool(self.targets)
 
-    def keeps(self, layer: str) -> bool:
-        """Whether the linear layer of this name has weights in FP8. The heads behind a model's
-        layers never have."""
-        return _any_match(self.targets, layer) and not _any_match(self.ignored, layer)
+    def keeps(self, *names: str) -> bool:
+        """Whether the linear layer that has these names has weights in FP8. The heads behind a
+        model's layers never have."""
+        return _any_match(self.targets, names) and not _any_match(self.ignored, names)
 
     def __str__(self) -> str:
         scales = f"a scale for each {self.weights}, activations for each {self.activations}"
         return f"{self.method}: weights in FP8, {scales}"
 
 
-def _any_match(patterns: tuple[str, ...], name: str) -> bool:
-    return any(re.match(pattern, name) for pattern in patterns)
+def _any_match(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    return any(re.match(pattern, name) for pattern in patterns for name in names)
 
 
 FROM_16_BITS = Quantization(method="fp8", stored=False, weights="channel", activations="token")

@@ -1,6 +1,6 @@
 """The base class of a model and of its parts, and where their weights are placed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
@@ -72,13 +72,15 @@ class Chain(Layer):
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The device and element type of a stage's weights, and what was chosen for the device. With a
-    `quantization`, or as `transposed` in the checkpoint, they are those of its layers."""
+    `quantization`, or as `transposed` in the checkpoint, they are those of its layers, of which
+    some may have `other_names` there."""
 
     device: torch.device
     dtype: torch.dtype
     choices: Choices = field(default_factory=Choices)
     quantization: Quantization | None = None
     transposed: bool = False
+    other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:

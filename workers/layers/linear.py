@@ -72,8 +72,11 @@ def _method(
 ) -> Method:
     """The way in which the weights of a layer are kept. Raises ModelConfigError if its members
     differ in that, or if `rows` would tear blocks apart."""
-    quantization = placement.quantization
-    in_fp8 = {name: quantization is not None and quantization.keeps(name) for name in shape.members}
+    quantization, others = placement.quantization, placement.other_names
+    in_fp8 = {
+        name: quantization is not None and quantization.keeps(name, *others.get(name, ()))
+        for name in shape.members
+    }
     if len({*in_fp8.values()}) > 1:
         one, other = sorted(in_fp8, key=in_fp8.__getitem__, reverse=True)[:: len(in_fp8) - 1]
         raise ModelConfigError(

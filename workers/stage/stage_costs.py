@@ -28,7 +28,7 @@ from workers.stage.model_runner import (
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 from workers.step.rows import IntArray
-from workers.weights.loader import LoadedModel, held_bytes, outline
+from workers.weights.loader import LoadedModel, held_bytes, outline, with_names
 
 LEAST_LAYER_WEIGHTS = 1 << 20
 """A layer with fewer weights takes as long as it takes to launch it, on any device."""
@@ -53,7 +53,8 @@ def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -
 
     None for layers that are too small, and on a CPU for those that are too large.
     """
-    execution, placement = worker.execution, Placement.of(worker)
+    execution = worker.execution
+    placement = with_names(execution, Placement.of(worker))
     on_cpu, sizes = execution.device_type == "cpu", _part_sizes(execution, _numbers)
     layer_weights, _, head_weights = sizes
     too_large = on_cpu and layer_weights + head_weights > MOST_CPU_WEIGHTS

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from workers.contract.checkpoint.folder_files import WeightFormat, find_weights
-from workers.contract.model_config import ModelConfigError, inner_name
+from workers.contract.model_config import ModelConfigError, inner_name, wrapper_names
 from workers.layers.fp8_method import FP8
 from workers.layers.layer import Rows
 from workers.progress_bar import progress
@@ -105,11 +105,21 @@ class Checkpoint:
         module: str = "",
     ) -> None:
         self._folder, self._weights = folder / module, find_weights(folder, module)
+        self._wrapped = wrapped
         files = self._weights.index or self._names_of_single_file()
         inner = {name: inner_name(name) if wrapped else name for name in files}
         self._names = {name: canonical_name(own) for name, own in inner.items() if own is not None}
         names = sorted(self._names, key=lambda name: self._names[name] == name)
         self._locations = {self._names[name]: (files[name], name) for name in names}
+
+    def other_names(self) -> dict[str, tuple[str, ...]]:
+        """The names that layers have here, or in the wrapper, by their canonical ones."""
+        others: dict[str, tuple[str, ...]] = {}
+        for name, (_, stored) in self._locations.items():
+            layer = stored.rpartition(".")[0]
+            inner = inner_name(layer) if self._wrapped else None
+            others[name.rpartition(".")[0]] = (layer,) if inner is None else wrapper_names(inner)
+        return others
 
     def check_unread(self, read: Set[str], unused: re.Pattern[str]) -> None:
         """Raise CheckpointError for a tensor that no stage reads, unless `unused` matches its

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
     """Build this stage's share of the model on its device, and fill its weights. Raises
     ModelConfigError."""
     start, config = time.monotonic(), worker.execution
-    placement = Placement.of(worker)
+    placement = with_names(config, Placement.of(worker))
     architecture = model_class(config.model.architecture)
     model = architecture(config.model, share, placement)
     weights = model.weights()
@@ -113,8 +113,17 @@ def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:
 
 def outline(config: ExecutionConfig, share: Share) -> StageModel:
     """A share of the model without memory: what its weights are called, and their shapes."""
-    placement = Placement(torch.device("meta"), TORCH_DTYPES[config.dtype])
+    placement = with_names(config, Placement(torch.device("meta"), TORCH_DTYPES[config.dtype]))
     return model_class(config.model.architecture)(config.model, share, placement)
+
+
+def with_names(config: ExecutionConfig, placement: Placement) -> Placement:
+    """`placement` with the checkpoint's names of layers, if its quantization speaks of them. Raises
+    ModelConfigError without weights."""
+    quantization = config.model.quantization
+    if quantization is None or not quantization.stored or config.load_format == "dummy":
+        return placement
+    return replace(placement, other_names=open_checkpoint(config).other_names())
 
 
 def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:

@@ -237,6 +237,52 @@ def xlm_roberta(
     return _folder(model_type, raw, {"tokenizer_class": name, **ROBERTA_NAMES})
 
 
+def albert() -> TokenizerFolder:
+    """The same in lower case without accents, between [CLS] and [SEP]."""
+    raw = _unigram(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"])
+    plain = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    raw.normalizer = normalizers.Sequence([*quotes, *plain])
+    raw.post_processor = _around(raw, "[CLS]", "[SEP]")
+    config = {"do_lower_case": True, "keep_accents": False, "remove_space": True}
+    return _folder("albert", raw, {"tokenizer_class": "AlbertTokenizer", **config})
+
+
+def deberta() -> TokenizerFolder:
+    """A unigram model whose spaces are part of the words behind them."""
+    raw = _unigram(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+    strip = normalizers.Strip(left=False, right=True)
+    raw.normalizer = normalizers.Sequence([spaces, normalizers.NFC(), strip])
+    raw.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
+    raw.post_processor = _around(raw, "[CLS]", "[SEP]")
+    config = {"do_lower_case": False, "split_by_punct": False, "vocab_type": "spm"}
+    return _folder("deberta-v2", raw, {"tokenizer_class": "DebertaV2Tokenizer", **config})
+
+
+def _unigram(special: list[str]) -> Tokenizer:
+    words = sorted({f"▁{word}" for text in CORPUS for word in text.split()})
+    scores = [(each, -10.0) for each in ("▁", *_letters())] + [(each, -5.0) for each in words]
+    raw = Tokenizer(Unigram([*((each, 0.0) for each in special), *scores], unk_id=1))
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    raw.decoder = decoders.Metaspace()
+    raw.add_special_tokens(special)
+    return raw
+
+
+def cohere() -> TokenizerFolder:
+    """Byte-level BPE of single digits behind a token that begins texts."""
+    special = ["<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>"]
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    single = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    raw = _byte_level([*special, "<|END_OF_TURN_TOKEN|>"], single, normalizers.NFC())
+    raw.post_processor = _around(raw, "<BOS_TOKEN>", "")
+    config = {"bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>"}
+    return _generator("cohere", raw, {"tokenizer_class": "CohereTokenizer", **config})
+
+
 def camembert() -> TokenizerFolder:
     """The same under another name."""
     return xlm_roberta("camembert", "CamembertTokenizer")

@@ -158,7 +158,7 @@ def test_a_reranker_has_no_lm_head(tmp_path: Path) -> None:
 FP8 = {
     "quant_method": "fp8",
     "weight_block_size": [128, 128],
-    "modules_to_not_convert": ["layers.1"],
+    "modules_to_not_convert": ["model.layers.1"],
 }
 TABLES = 2 * 64 * 32
 

@@ -8,7 +8,10 @@ import msgspec
 import pytest
 import torch
 
+from engine_core.executor.partition import choose_layers
 from tests.workers.checkpoints import (
+    BERT,
+    load_share,
     save_bert,
     save_llama,
     save_masked_lm,
@@ -16,6 +19,7 @@ from tests.workers.checkpoints import (
     worker_config,
 )
 from tests.workers.links.test_gloo import without_time
+from tests.workers.models.tiny_models import TinyModel
 from tests.workers.stages import EncoderStages
 from tests.workers.step_maker import encoder_step
 from tests.workers.worker_group import WorkerGroup
@@ -65,6 +69,23 @@ def test_a_decoder_is_measured_for_decoding_and_prompts(tmp_path: Path, tied: bo
         assert part.prompts > 0
     # The head multiplies each row by 26 million numbers, the layer by two million.
     assert costs.head.decode > costs.layer.decode > costs.embedding.decode
+
+
+def test_layers_that_are_one_have_its_weights_once_and_take_its_time_each(tmp_path: Path) -> None:
+    sizes = {**BERT, **WIDE, "embedding_size": 128}
+    model = TinyModel(architecture="AlbertModel", config=sizes).save(tmp_path)
+    config = worker_config(tmp_path, task="embed")
+    costs, loaded = measured(config), load_share(config)
+    (layer,) = model.encoder.albert_layer_groups[0].albert_layers
+    widened = model.encoder.embedding_hidden_mapping_in
+    own, table = [*layer.parameters()], [*model.embeddings.parameters(), *widened.parameters()]
+    assert costs.layer.weight_bytes == sum(weight.nbytes for weight in own)
+    assert costs.embedding.weight_bytes == sum(weight.nbytes for weight in table)
+    assert loaded.weight_bytes == costs.layer.weight_bytes + costs.embedding.weight_bytes
+    assert (len(loaded.model.layers), config.execution.model.num_layers) == (3, 3)
+    slow = msgspec.structs.replace(costs.embedding, prompts=1.5 * costs.layer.prompts)
+    costs = msgspec.structs.replace(costs, embedding=slow)
+    assert choose_layers(config.execution, [costs, costs]) == (1, 2)
 
 
 @pytest.mark.parametrize(

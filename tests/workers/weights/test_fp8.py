@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ from tests.workers.weights.fp8_formats import (
     write_quantization,
 )
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfigError, inner_name
 from workers.contract.quantization import FROM_16_BITS, Quantization
 from workers.contract.share import shares_of
 from workers.layers.fp8_method import Fp8Method, dequantised
@@ -124,6 +125,47 @@ def test_other_decoders(tmp_path: Path, name: str, layout: str) -> None:
     Command-R's are read in another order, and so are their scales."""
     model = (DECODERS | LATER_DECODERS)[name].save(tmp_path)
     quantise(tmp_path, model, FORMATS[layout])
+    torch.testing.assert_close(ours(tmp_path), reference(model), atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "left_out"),
+    [
+        ("compressed_channel", [r"re:.*mlp\.fc[12]$"]),
+        ("compressed_channel", [f"model.layers.{i}.mlp.fc{k}" for i in range(6) for k in (1, 2)]),
+        ("transformers_static", ["mlp.fc1", "fc2"]),
+        ("modelopt", ["*.mlp.fc*"]),
+    ],
+)
+def test_layers_that_have_other_names_here(
+    tmp_path: Path, layout: str, left_out: list[str]
+) -> None:
+    """Phi's feed-forward network, which `quantise` leaves as it is."""
+    model = LATER_DECODERS["phi"].save(tmp_path)
+    quantise(tmp_path, model, FORMATS[layout])
+    write_quantization(tmp_path, FORMATS[layout], ("lm_head", *left_out))
+    torch.testing.assert_close(ours(tmp_path), reference(model), atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "left_out"),
+    [
+        ("compressed_channel", r"re:.*language_model.*layers\.0\.mlp"),
+        ("compressed_channel", r"re:^model\.layers\.0\.mlp\."),
+        ("transformers_static", "model.language_model.layers.0.mlp"),
+        ("modelopt", "language_model.model.layers.0.mlp*"),
+    ],
+)
+def test_layers_of_a_wrapper(tmp_path: Path, layout: str, left_out: str) -> None:
+    """By each name that a wrapper's language model has in a file or in a tool."""
+    model = DECODERS["mistral3"].save(tmp_path)
+    inner = {inner_name(name): own for name, own in model.named_parameters()}
+    stored = {name: inner.get(inner_name(name)) for name in load_file(tmp_path / FILE)}
+    beside = [name for name in stored if inner_name(name) is None or "layers.0.mlp" in name]
+    as_stored = SimpleNamespace(named_parameters=stored.items)
+    ignored = tuple(name.removesuffix(".weight") for name in beside)
+    quantise(tmp_path, as_stored, FORMATS[layout], ignored=ignored)
+    write_quantization(tmp_path, FORMATS[layout], (left_out, "re:.*vision_tower"))
     torch.testing.assert_close(ours(tmp_path), reference(model), atol=CLOSE, rtol=0)
 
 

@@ -11,6 +11,7 @@ from workers.contract.checkpoint.config_keys import (
     MOST_WIDTH,
     ConfigKeys,
     Refuse,
+    shown_value,
     stop,
 )
 from workers.contract.checkpoint.folder_files import ADAPTER_FILE, find_file, optional, read_config
@@ -42,10 +43,8 @@ from workers.contract.model_config import (
     ModelShape,
     PoolingConfig,
     RopeConfig,
-    inner_name,
     vector_size,
 )
-from workers.contract.quantization import Quantization
 
 
 def read_model_config(
@@ -60,7 +59,7 @@ def read_model_config(
     own = family_of(declared).base if module_of(modules, "Pooling") else declared
     architecture = own if asked is None else architecture_for(declared, asked)
     family = family_of(architecture)
-    task, quantization = _task(family.task, asked, modules), _quantization(keys, family)
+    task, quantization = _task(family.task, asked, modules), read_quantization(keys)
     _check_servable(keys, family, task)
     if architecture == own and (task == "rerank" or not module_of(modules, "LogitScore")):
         check_library_files(path, modules, task, refuse)
@@ -102,15 +101,6 @@ def _task(own: Task, asked: AskedTask | None, modules: list[Module]) -> Task:
         return "embed_tokens"
     reranks = asked == "rerank" or (asked is None and module_of(modules, "LogitScore"))
     return "rerank" if own == "generate" and reranks else own
-
-
-def _quantization(keys: ConfigKeys, family: Family) -> Quantization | None:
-    """How the weights are quantised, of layers by the names that the stage model has."""
-
-    def own_name(name: str) -> str:
-        return family.canonical_name(f"{inner_name(name) or name}.").removesuffix(".")
-
-    return read_quantization(keys, own_name)
 
 
 def _pooling(folder: Path, modules: list[Module], shape: ModelShape) -> PoolingConfig:
@@ -275,9 +265,12 @@ def _check_own_code(keys: ConfigKeys, family: Family, task: Task) -> None:
     }
     unknown = [own for own, module in modules.items() if module not in known]
     if unknown and task != "generate":
+        needed = family.known_code.get(modules[unknown[0]])
         reason = (
-            f"names {unknown[0]}: code that comes with a checkpoint is never run, and this may "
-            f"compute another model than {family.name}; if it does not, ignore_config_keys may "
-            "name auto_map"
+            f"this may compute another model than {family.name}; if it does not, "
+            "ignore_config_keys may name auto_map"
         )
-        keys.refuse_key("auto_map", reason)
+        if needed is not None:
+            reason = f"this is known only where config.json also says {shown_value(needed)}"
+        never = f"names {unknown[0]}: code that comes with a checkpoint is never run, and"
+        keys.refuse_key("auto_map", f"{never} {reason}")

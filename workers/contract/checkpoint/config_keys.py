@@ -19,8 +19,8 @@ _BOOKKEEPING = frozenset(
     """
     _name_or_path _commit_hash _attn_implementation _attn_implementation_autoset attn_implementation
     _attn_implementation_internal architectures auto_map custom_pipelines finetuning_task
-    model_type name_or_path transformers_version transformers.js_config unsloth_fixed
-    unsloth_version task_specific_params language adapters
+    internal_version model_type name_or_path transformers_version transformers.js_config
+    unsloth_fixed unsloth_version task_specific_params language adapters
     chunk_size_feed_forward dtype torch_dtype gradient_checkpointing output_attentions
     output_hidden_states output_past return_dict torchscript use_bfloat16 use_cache
     tie_encoder_decoder tie_last_hidden_states tf_legacy_loss use_flash_attn pretraining_tp

@@ -44,13 +44,14 @@ def read_llama(keys: ShapeKeys) -> ModelShape:
     )
     keys.ignore("is_llama_config", "max_sequence_length")
     sizes = keys.read_sizes()
-    layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
+    layers = keys.read_same_layers(sizes, keys.read_causal_or_not(sizes))
     return decoder_shape(keys, sizes, layers, **keys.read_biases())
 
 
 def read_bidirectional_llama(keys: ShapeKeys) -> ModelShape:
     """As the code of `LlamaBidirectionalModel` and of LLM2Vec (arXiv:2404.05961), which never
     attends causally."""
+    keys.neutral({"is_causal": (False, None)})
     keys.assume({"is_causal": False})
     return read_llama(keys)
 
@@ -58,7 +59,7 @@ def read_bidirectional_llama(keys: ShapeKeys) -> ModelShape:
 def read_mistral(keys: ShapeKeys) -> ModelShape:
     keys.assume({"sliding_window": 4096})
     sizes = keys.read_sizes()
-    everything = keys.read_causal(sizes)
+    everything = keys.read_causal_or_not(sizes)
     narrow = everything.narrowed(keys.read_window(everything), sizes.max_position)
     return decoder_shape(keys, sizes, [narrow] * sizes.num_layers)
 
@@ -88,7 +89,7 @@ def read_ministral3(keys: ShapeKeys) -> ModelShape:
     if beta:
         growth = QueryGrowth(beta=beta, period=original or sizes.max_position)
         rope = msgspec.structs.replace(rope, query_growth=growth)
-    everything = keys.read_causal(sizes, rope)
+    everything = keys.read_causal_or_not(sizes, rope)
     narrow = everything.narrowed(keys.read_window(everything), sizes.max_position)
     return decoder_shape(keys, sizes, [narrow] * sizes.num_layers, norm_eps=1e-5)
 
@@ -108,7 +109,7 @@ def read_qwen3(keys: ShapeKeys) -> ModelShape:
 
 def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
     keys.assume({"sliding_window": 4096})
-    everything = keys.read_causal(sizes)
+    everything = keys.read_causal_or_not(sizes)
     window = keys.read_window(everything)
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
@@ -207,7 +208,6 @@ def read_gemma(keys: ShapeKeys) -> ModelShape:
     """As `GemmaConfig`, which reads "gelu" as its approximation by tanh, with which the first
     checkpoints were trained. transformers wrote `hidden_activation` for a time."""
     keys.assume({"head_dim": 256})
-    keys.neutral({"use_bidirectional_attention": (False, None)})
     sizes = keys.read_sizes()
     layers = [keys.read_causal(sizes)] * sizes.num_layers
     activation = keys.read_activation("hidden_act", _GELU_TANH)
@@ -218,7 +218,6 @@ def read_gemma(keys: ShapeKeys) -> ModelShape:
 
 def read_gemma2(keys: ShapeKeys) -> ModelShape:
     keys.assume(_GEMMA2)
-    keys.neutral({"use_bidirectional_attention": (False, None)})
     sizes = keys.read_sizes()
     full = AttentionKind(
         causal=True,

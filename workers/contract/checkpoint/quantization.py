@@ -8,7 +8,7 @@ served is refused by its key.
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workers.contract.checkpoint.config_keys import NOT_SUPPORTED, ConfigKeys, each
@@ -24,11 +24,8 @@ _MOST_REPEATS = 6
 """The most repetitions in an expression for names of layers. Some millions of ways to match one are
 tried at worst: a name has some 40 characters."""
 
-OwnName = Callable[[str], str]
-"""A layer's name in the checkpoint -> the one that its stage model has."""
 
-
-def read_quantization(keys: ConfigKeys, own_name: OwnName) -> Quantization | None:
+def read_quantization(keys: ConfigKeys) -> Quantization | None:
     """How the checkpoint of a `config.json` is quantised. None if it is not.
 
     Methods and schemes that are not served go to `keys.refuse`. Raises ModelConfigError for what
@@ -41,17 +38,18 @@ def read_quantization(keys: ConfigKeys, own_name: OwnName) -> Quantization | Non
             continue
         del others[key]
         if str(method) in _READERS:
-            found.append(_read(keys.nested(key), str(method), own_name))
+            found.append(_read(keys.nested(key), str(method)))
         else:
             keys.refuse_key(key, f"with the method {method!r} is not supported")
     keys.neutral(others)
     file = ConfigKeys.of_file(folder, _MODELOPT_FILE, keys.refuse)
     file.ignore("producer")
     if (inner := file.nested("quantization")).values:
-        found.append(_read(inner, "modelopt", own_name))
+        found.append(_read(inner, "modelopt"))
     file.check_all_read(reader="ModelOpt")
     gptq = optional(folder, _GPTQ_FILE, dict[str, Any])
-    if gptq is not None:
+    # A file of that name with this key is about ONNX files beside the weights (transformers.js).
+    if gptq is not None and "per_channel" not in gptq:
         reason = f"quantization to {gptq.get('bits', 'few')} bits is not supported"
         keys.refuse(ModelConfigError(f"{folder / _GPTQ_FILE}: {reason}"))
     if len(set(found)) > 1:
@@ -59,9 +57,9 @@ def read_quantization(keys: ConfigKeys, own_name: OwnName) -> Quantization | Non
     return found[0] if found else None
 
 
-def _read(keys: ConfigKeys, method: str, own_name: OwnName) -> Quantization | None:
+def _read(keys: ConfigKeys, method: str) -> Quantization | None:
     keys.ignore("quant_method")
-    read = _READERS[method](keys, own_name)
+    read = _READERS[method](keys)
     for pattern in (*read.targets, *read.ignored):
         try:
             re.compile(pattern)
@@ -75,14 +73,12 @@ def _read(keys: ConfigKeys, method: str, own_name: OwnName) -> Quantization | No
     return read if read.of_weights or read.kv_cache_fp8 else None
 
 
-def _names(names: Iterable[str], own_name: OwnName) -> tuple[str, ...]:
+def _names(names: Iterable[str]) -> tuple[str, ...]:
     """compressed-tensors' names of layers, whole ones or regular expressions after "re:"."""
-    return tuple(
-        name[3:] if name.startswith("re:") else re.escape(own_name(name)) + "$" for name in names
-    )
+    return tuple(name[3:] if name.startswith("re:") else re.escape(name) + "$" for name in names)
 
 
-def _compressed_tensors(keys: ConfigKeys, own_name: OwnName) -> Quantization:
+def _compressed_tensors(keys: ConfigKeys) -> Quantization:
     keys.ignore("version", "quantization_status", "global_compression_ratio")
     keys.neutral({"transform_config": (None, {})})
     sparsity = keys.nested("sparsity_config")
@@ -106,8 +102,8 @@ def _compressed_tensors(keys: ConfigKeys, own_name: OwnName) -> Quantization:
         method="compressed-tensors",
         weights=weights,
         activations=activations,
-        targets=("",) if "Linear" in targets else _names(targets, own_name),
-        ignored=_names(keys.read("ignore", list[str], []), own_name),
+        targets=("",) if "Linear" in targets else _names(targets),
+        ignored=_names(keys.read("ignore", list[str], [])),
         kv_cache_fp8=_kv_scheme(keys),
     )
 
@@ -161,13 +157,12 @@ def _kv_scheme(keys: ConfigKeys) -> bool:
     return True
 
 
-def _parts(names: Iterable[str], own_name: OwnName) -> tuple[str, ...]:
+def _parts(names: Sequence[str]) -> tuple[str, ...]:
     """transformers' `modules_to_not_convert` (`should_convert_module`): beginnings of names up to a
     dot, as regular expressions, and ends of names."""
-    own = [own_name(name) for name in names]
     boundary = r"(?:(?<=\.)|(?=\.|$))"
-    ends = [f".*{re.escape(name)}$" for name in own]
-    return (*(f"(?:{name}){boundary}" for name in own), *ends)
+    ends = [f".*{re.escape(name)}$" for name in names]
+    return (*(f"(?:{name}){boundary}" for name in names), *ends)
 
 
 _USUAL_SCALES = ("weight_scale", "input_scale")
@@ -175,7 +170,7 @@ _TRANSFORMERS_SCALES = ("weight_scale_inv", "activation_scale")
 """Weights are multiplied by the former, too."""
 
 
-def _fp8(keys: ConfigKeys, own_name: OwnName) -> Quantization:
+def _fp8(keys: ConfigKeys) -> Quantization:
     """As transformers writes it, or AutoFP8: that names no blocks, not even null."""
     keys.neutral({"fmt": ("e4m3", None), "scale_fmt": ("float", None), "dequantize": (False, None)})
     keys.neutral({"expert_dtype": ("fp8", None), "modules_to_convert": (None, [])})
@@ -191,12 +186,12 @@ def _fp8(keys: ConfigKeys, own_name: OwnName) -> Quantization:
         weights="block" if blocks else "tensor",
         activations=keys.choice("activation_scheme", schemes, "dynamic"),
         scale_names=_TRANSFORMERS_SCALES if keys.has("weight_block_size") else _USUAL_SCALES,
-        ignored=(*_parts(parts, own_name), *_names(whole, own_name)),
+        ignored=(*_parts(parts), *_names(whole)),
         kv_cache_fp8=keys.values.get("kv_cache_scheme") is not None,
     )
 
 
-def _fbgemm(keys: ConfigKeys, own_name: OwnName) -> Quantization:
+def _fbgemm(keys: ConfigKeys) -> Quantization:
     most = keys.read("activation_scale_ub", float, 1200.0)
     if most <= 0:
         raise keys.error(f"quantization_config.activation_scale_ub {most:g} is not more than 0")
@@ -205,7 +200,7 @@ def _fbgemm(keys: ConfigKeys, own_name: OwnName) -> Quantization:
         weights="channel",
         activations="token",
         most_amax=most,
-        ignored=_parts(keys.read("modules_to_not_convert", list[str], []), own_name),
+        ignored=_parts(keys.read("modules_to_not_convert", list[str], [])),
     )
 
 
@@ -215,7 +210,7 @@ _MODELOPT: dict[str, tuple[WeightScales, ActivationScales]] = {
 }
 
 
-def _modelopt(keys: ConfigKeys, own_name: OwnName) -> Quantization:
+def _modelopt(keys: ConfigKeys) -> Quantization:
     """ModelOpt's own file, or what it writes into `config.json`, where `config_groups` say the same
     as `quant_algo`."""
     keys.ignore("producer", "config_groups", "group_size")
@@ -229,12 +224,12 @@ def _modelopt(keys: ConfigKeys, own_name: OwnName) -> Quantization:
         weights=weights,
         activations=activations,
         targets=("",) if algorithm in _MODELOPT else (),
-        ignored=tuple(fnmatch.translate(own_name(name)) for name in names),
+        ignored=tuple(map(fnmatch.translate, names)),
         kv_cache_fp8=_kv_scheme(keys) or declared,
     )
 
 
-_READERS: dict[str, Callable[[ConfigKeys, OwnName], Quantization]] = {
+_READERS: dict[str, Callable[[ConfigKeys], Quantization]] = {
     "compressed-tensors": _compressed_tensors,
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm,

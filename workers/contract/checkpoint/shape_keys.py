@@ -205,17 +205,20 @@ class ShapeKeys(ConfigKeys):
     def read_causal(
         self, sizes: Sizes, rope: RopeConfig | None = None, *, partial: bool = False
     ) -> AttentionKind:
-        """Attention of rotated queries and keys to all tokens before (see `read_rope`). To those
-        behind too, if the file says so of a decoder that embeds."""
-        both_ways = self.read("use_bidirectional_attention", bool, False)
-        causal = self.read("is_causal", bool, True) and not both_ways
-        if not causal:
-            self.neutral({"pooling": ("avg", None)})  # the default without modules, as here
+        """Attention of rotated queries and keys to all tokens before (see `read_rope`)."""
         return AttentionKind(
-            causal=causal,
+            causal=True,
             scale=sizes.head_dim**-0.5,
             rope=rope or self.read_rope(sizes.max_position, partial=partial),
         )
+
+    def read_causal_or_not(self, sizes: Sizes, rope: RopeConfig | None = None) -> AttentionKind:
+        """As `read_causal`. To tokens behind too, if the file says so of a decoder that embeds."""
+        kind = self.read_causal(sizes, rope)
+        if self.read("is_causal", bool, True):
+            return kind
+        self.neutral({"pooling": ("avg", None)})  # the default without modules, as here
+        return msgspec.structs.replace(kind, causal=False)
 
     def read_window(self, kind: AttentionKind) -> int | None:
         """The window of `kind`. In both directions, transformers sees one token more."""
@@ -263,8 +266,11 @@ class ShapeKeys(ConfigKeys):
         tied: bool,
     ) -> ModelShape:
         """The shape of a model whose layers have the kinds of attention `layers`. `tied` is the
-        default of `tie_word_embeddings`."""
+        default of `tie_word_embeddings`. What keys say of the direction of attention must be so."""
         kinds = tuple(dict.fromkeys(layers))
+        causal = kinds[0].causal
+        self.neutral({"is_causal": (causal, None)})
+        self.neutral({"use_bidirectional_attention": (not causal, None)})
         return ModelShape(
             **msgspec.structs.asdict(sizes),
             tie_word_embeddings=self.read("tie_word_embeddings", bool, tied),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine_core.workflows.base import workflow_for
-from tests.workers.contract.checkpoint.config_files import BERTS, read, refusal, written
+from tests.workers.contract.checkpoint.config_files import BERTS, PUBLISHED, read, refusal, written
 from workers.contract.checkpoint.architectures import FAMILIES
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys
@@ -52,6 +52,20 @@ def test_values_that_change_nothing(tmp_path: Path, architecture: str) -> None:
             "partial_rotary_factor": 1.0,
         }
     assert read(tmp_path, written(architecture, **harmless, **own)) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("bigcode/starcoder2-3b", {"activation_function": "gelu"}),  # as starcoder2-7b
+        ("openai-community/gpt2", {"n_special": 0, "predict_special_tokens": True}),  # medium
+        ("meta-llama/Llama-3.2-1B-Instruct", {"internal_version": "7b-alpha-v2"}),  # ALLaM
+    ],
+)
+def test_keys_of_some_checkpoints_of_a_family(
+    tmp_path: Path, name: str, keys: dict[str, Any]
+) -> None:
+    assert read(tmp_path, PUBLISHED[name] | keys) == read(tmp_path, PUBLISHED[name])
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", *BERTS])

@@ -180,12 +180,17 @@ def test_a_gemma_of_defaults(tmp_path: Path) -> None:
     assert refusal(tmp_path, config | {"hidden_activation": "gelu"}) == message
 
 
-@pytest.mark.parametrize("key", [{"is_causal": False}, {"use_bidirectional_attention": True}])
-@pytest.mark.parametrize("family", ["Llama", "Mistral", "Ministral3", "Qwen2", "Qwen3"])
-def test_a_decoder_that_attends_both_ways(
-    tmp_path: Path, family: str, key: dict[str, bool]
-) -> None:
+BOTH_WAYS = ("Llama", "Mistral", "Ministral3", "Qwen2", "Qwen3")
+OBEYED = {"Gemma3": "use_bidirectional_attention"} | dict.fromkeys(
+    (*BOTH_WAYS, "MiMo", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL"), "is_causal"
+)
+"""The key that says whether attention is causal, in families that obey one."""
+
+
+@pytest.mark.parametrize("family", BOTH_WAYS)
+def test_a_decoder_that_attends_both_ways(tmp_path: Path, family: str) -> None:
     config = SIZES | {"architectures": [f"{family}Model"], "pooling": "avg"}
+    key = {"is_causal": False}
     shape = read(tmp_path, config | key)
     assert [kind.causal for kind in shape.attention] == [False]
     assert not shape.has_kv_cache
@@ -193,3 +198,16 @@ def test_a_decoder_that_attends_both_ways(
     message = 'pooling "last" is not supported'
     assert refusal(tmp_path, config | key | {"pooling": "last"}) == message
     assert refusal(tmp_path, config) == 'pooling "avg" is not known for this architecture'
+
+
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_keys_of_direction_are_obeyed_or_refused(tmp_path: Path, family: str) -> None:
+    config = SIZES | {"architectures": [ARCHITECTURES[family]]} | NEEDED.get(family, {})
+    causal = read(tmp_path, config).has_kv_cache
+    keys = {"is_causal": causal, "use_bidirectional_attention": not causal}
+    said: dict[str, Any] = {**keys, "pooling": "avg"} if "Bidirectional" in family else keys
+    assert read(tmp_path, config | said).has_kv_cache == causal
+    for key, value in keys.items():
+        if key != OBEYED.get(family):
+            message = f"{key} {json.dumps(not value)} is not supported"
+            assert refusal(tmp_path, config | {key: not value}) == message

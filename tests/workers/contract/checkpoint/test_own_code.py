@@ -65,8 +65,11 @@ def test_code_that_the_family_is_by_a_key(tmp_path: Path) -> None:
     gte = PUBLISHED["Qwen/Qwen2.5-7B"] | {"auto_map": GTE_QWEN2}
     assert not read(tmp_path, gte | {"is_causal": False}, "embed").has_kv_cache
     for unsaid in ({}, {"is_causal": True}):
-        with pytest.raises(UnsupportedKeyError, match=r"auto_map names modeling_qwen\.Qwen2Model"):
+        with pytest.raises(UnsupportedKeyError) as error:
             read(tmp_path, gte | unsaid, "embed")
+        said = 'this is known only where config.json also says {"is_causal":false}'
+        assert "auto_map names modeling_qwen.Qwen2Model: code" in str(error.value)
+        assert str(error.value).endswith(said)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.workers.contract.checkpoint.config_files import read, refusal, written
 from tests.workers.weights.fp8_formats import FORMATS, arguments, compressed, write_quantization
 from workers.contract.config import AskedTask
-from workers.contract.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfigError, wrapper_names
 from workers.contract.quantization import Quantization
 
 LAYER = "model.layers.0.mlp.up_proj"
@@ -210,6 +210,16 @@ def test_two_files_of_modelopt(tmp_path: Path, own: dict[str, Any], named: str |
         assert named in str(error.value)
 
 
+def test_a_file_of_gptq_and_one_about_onnx(tmp_path: Path) -> None:
+    file = tmp_path / "quantize_config.json"
+    file.write_text(json.dumps({"per_channel": True, "reduce_range": True}))
+    assert read(tmp_path, written()).quantization is None
+    for own, bits in (({"bits": 3, "group_size": 128}, "3"), ({}, "few")):
+        file.write_text(json.dumps(own))
+        with pytest.raises(ModelConfigError, match=f"quantization to {bits} bits is not supported"):
+            read(tmp_path, written())
+
+
 @pytest.mark.parametrize("asked", ["generate", "embed"])
 def test_names_as_the_files_have_them(tmp_path: Path, asked: AskedTask) -> None:
     """A wrapper's language model; a decoder that was saved without its head."""
@@ -217,12 +227,12 @@ def test_names_as_the_files_have_them(tmp_path: Path, asked: AskedTask) -> None:
     config = quantised(**compressed(CHANNEL, TOKEN, ignore=["layers.0.mlp.up_proj"]))
     found = read(tmp_path, config, asked).quantization
     assert found is not None
-    assert not found.keeps(LAYER)
+    assert not found.keeps(LAYER, "layers.0.mlp.up_proj")
     wrapper = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}}
     name = "model.language_model.layers.0.mlp.up_proj"
     own = compressed(CHANNEL, TOKEN, ignore=[name, "re:.*vision_tower"])
     found = read(tmp_path, wrapper | {"text_config": text, "quantization_config": own}, None)
     assert found.quantization is not None
-    assert not found.quantization.keeps(LAYER)
+    assert not found.quantization.keeps(*wrapper_names(LAYER))
     with pytest.raises(ModelConfigError, match=r"text_config\.quantization_config "):
         read(tmp_path, wrapper | {"text_config": text | {"quantization_config": own}})

@@ -62,7 +62,7 @@ OF_BERT: list[Keys] = [
 ]
 OF_LLAMA: list[Refused] = [
     ("llama", {"is_causal": False}, "cannot generate"),
-    ("llama", {"use_bidirectional_attention": True}, "cannot generate"),
+    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention true is not"),
     ("llama", {"is_causal": "no"}, "is_causal"),
     (
         "llama",
