@@ -34,8 +34,7 @@ class AsyncDealer:
 
     All messages that are sent before the loop polls again travel as one frame, a list: under load
     that spares both ends most wake-ups. `on_message` gets every frame; `on_disconnect` is called
-    once, when the peer's process has closed its end (the kernel does that for a killed process
-    too).
+    once, when the peer's process has closed its end (the kernel does that for a killed one too).
     """
 
     def __init__(
