@@ -344,8 +344,8 @@ class FakeEngine:
         chances = self.script.chances
         values = np.concatenate([np.resize(np.array(chances, np.float32), n) for n in counts])
         rows = np.arange(len(counts), dtype=np.int32)
-        parts = [each.tobytes() for each in (rows, values, counts)]
-        return EncodedRows(message.id, *parts)
+        rows, values, counts = (each.tobytes() for each in (rows, values, counts))
+        return EncodedRows(message.id, rows, values, counts)
 
     def _with_lengths(self, message: EncodeJob) -> EncodedRows:
         lens = np.array([len(ids) // 4 for ids in self._ids(message)], np.int32)
