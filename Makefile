@@ -26,7 +26,7 @@ HELD := '^(torch|triton|numpy)=='
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-agents test-turns test-deploy test-models debian check coverage bench attack constraints test-newest
+.PHONY: help run test test-long test-agents test-turns test-deploy test-models debian check coverage bench attack chaos constraints test-newest
 
 help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
@@ -41,6 +41,7 @@ help:
 	@echo "make coverage     how much of server and engine_core the tests reach in their own process"
 	@echo "make bench        measure the daemon on this machine (needs wrk)"
 	@echo "make attack       an honest client beside those who mean harm; ARGS='--help' for more"
+	@echo "make chaos        random faults under load, for half an hour; ARGS='--help' for more"
 	@echo "make constraints  write constraints.txt anew: newest releases, but of torch, triton and numpy"
 	@echo "make test-newest  \`make test\` with such releases, in an environment of its own"
 	@echo
@@ -89,6 +90,9 @@ bench: $(RUN_READY)
 
 attack: $(RUN_READY)
 	@$(BIN)/python -m benchmarks.attacks $(ARGS)
+
+chaos: $(RUN_READY)
+	@$(BIN)/python -m benchmarks.daemon.chaos $(ARGS)
 
 constraints: $(TEST_READY)
 	grep -E $(HELD) $(CONSTRAINTS) > $(VENV)/held.txt

@@ -47,6 +47,9 @@ _CASES = {
     "start_up": _Case(
         "daemon", "penstock serve with the demo models: start-up from warm files, and memory"
     ),
+    "cpu_embedding": _Case(
+        "encoding", "The demo embedder on a CPU, against other programs that embed"
+    ),
     "generation": _Case(
         "generation", "The demo generator through the engine client, against transformers' generate"
     ),

@@ -1,4 +1,7 @@
-"""`python -P -m engine_core CONFIG.json`: one model's engine core as a process."""
+"""`python -P -m engine_core CONFIG.json [RESTARTS]`: one model's engine core as a process.
+
+RESTARTS is how many times it, or its stages alone, were started before.
+"""
 
 import gc
 import logging
@@ -11,7 +14,8 @@ import zmq
 
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
-from engine_core.executor.stage_link import StageLink, WorkerLostError
+from engine_core.executor.stage_link import StageLink
+from engine_core.executor.stage_start import WorkerLostError
 from engine_core.loop.transport import ClientSocket
 from engine_core.tokenization.tokenizer import Tokenizer, TokenizerError
 from engine_core.workflows.base import workflow_for
@@ -24,9 +28,10 @@ _SWITCH_SECONDS = 1e-4
 
 
 def main() -> int:
-    """Serve until SIGTERM. Exit code 1 when it cannot listen or a worker is lost."""
+    """Serve until SIGTERM. Exit code 1 when it cannot listen, or stages are lost too often."""
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)
-    execution = config.execution
+    execution = config.execution.restarted(*sys.argv[2:])
+    config = msgspec.structs.replace(config, execution=execution)
     open_log(f"engine {execution.name}", execution.log_level)
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -53,11 +58,18 @@ def _serve(config: EngineConfig) -> None:
     # The workers load meanwhile; later, reading the vocabulary would hold the loop up.
     workflow = workflow_for(execution.task, has_kv_cache=execution.model.has_kv_cache)
     preprocessor = workflow.preprocessor(execution, tokenizer)
-    capacity = executor.start()
+    heart = Heartbeat()
+    capacity = executor.start(heart.beat)
     if capacity.num_blocks:
         log.info("KV cache: %s", execution.cache_layout.described(capacity.num_blocks))
     core = EngineCore(
-        config, workflow, capacity, executor, clients, preprocessor, on_beat=Heartbeat().beat
+        config,
+        workflow,
+        capacity,
+        executor,
+        clients,
+        preprocessor,
+        say=heart.say,
     )
     gc.freeze()
     try:

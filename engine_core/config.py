@@ -11,7 +11,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `max_pending_*` bound what is accepted and not finished: rows, and tokens (text counts its bytes
     until it is tokenized). `max_queue_seconds` bounds the expected wait until a job's first row
     begins; 0 is no bound. A worker stands still if a step takes longer than `stall_timeout`
-    seconds; with 0 the workers are not watched. `client_endpoint` is the socket for API processes.
+    seconds; with 0 the workers are not watched. If they are lost, somebody starts them again, as
+    often as a `RestartLimit` of `max_restarts` allows; they are lost, too, if that takes longer
+    than `startup_timeout` seconds (0: however long). `client_endpoint` is the socket for API
+    processes.
     """
 
     execution: ExecutionConfig
@@ -20,3 +23,5 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_seconds: float = 30.0
     client_endpoint: str
     stall_timeout: float = 60.0
+    max_restarts: int = 0
+    startup_timeout: float = 0.0

@@ -1,6 +1,7 @@
 """The messages between an engine core and its clients (msgspec over ZMQ).
 
-A job's first answer is `Accepted` or `Failed`. Each row of an accepted job then ends exactly once:
+A job's first answer is `Accepted` or `Failed`. That of an `EncodeJob` does not wait until its texts
+are tokenized. Each row of an accepted job then ends exactly once:
 by a `RowOutput` with a `finish`, in an `EncodedRows`, or with all others by `Failed`. A client
 chooses the ids of its jobs; two clients may use the same.
 """
@@ -265,16 +266,14 @@ class EngineInfo(msgspec.Struct, array_like=True, frozen=True, tag="info"):
 class Accepted(msgspec.Struct, array_like=True, frozen=True, tag="accepted"):
     """The job is admitted.
 
-    `prompt_tokens` holds the length of each prompt or text, `prompt_ids` the ids (int32) of each
-    prompt of a generate job, or of each text with token vectors or weights, `piece_tokens` the
-    length of each piece of a read job. `dropped` counts the tokens that were truncated from each
-    item, if any were. `ignored` are the paths of what a loose schema's grammar leaves out.
+    `prompt_tokens` holds the length of each prompt of a generate or read job, `prompt_ids` the ids
+    (int32) of each prompt of a generate job, `piece_tokens` the length of each piece of a read job.
+    `ignored` are the paths of what a loose schema's grammar leaves out.
     """
 
     id: int
-    prompt_tokens: list[int]
+    prompt_tokens: list[int] = []
     prompt_ids: list[bytes] = []
-    dropped: list[int] = []
     ignored: tuple[str, ...] = ()
     piece_tokens: list[int] = []
 
@@ -319,18 +318,25 @@ class EncodedRows(msgspec.Struct, array_like=True, frozen=True):
     many each row has: an output of its tokens, the numbers of several outputs one after another,
     the entries of its sparse vector, or the natural logarithms of the probabilities of its tokens
     that are read. An entry is an index and a value that is not zero, by ascending index.
+
+    `lens` int32[N] are each row's tokens, `dropped` int32[N] those that truncation has removed,
+    empty where that is nothing, and `ids` (int32) its own with token vectors or weights.
     """
 
     job: int
     rows: bytes
     values: bytes
     counts: bytes = b""
+    lens: bytes = b""
+    dropped: bytes = b""
+    ids: list[bytes] = []
 
 
 class JobTiming(msgspec.Struct, array_like=True, frozen=True):
     """Seconds from one moment of a job to the next.
 
-    tokenize  from its arrival until its texts are tokenized and its grammar is compiled
+    tokenize  from its arrival until its grammar is compiled and its texts are tokenized, those of a
+              first row of an encoder
     queue     until a step begins to compute its first row
     prefill   until the first token of a generate job, or the last row of another
     cached    tokens of its prompts that were found in the prefix cache, summed over its rows
@@ -439,8 +445,17 @@ class StageTime(msgspec.Struct, array_like=True, kw_only=True):
     ] = 0.0
 
 
+class Loss(msgspec.Struct, array_like=True, frozen=True):
+    """The last loss of stages: why, how many seconds ago, and after how many others were ready in
+    their place. None: not yet."""
+
+    why: str
+    ago_s: float
+    outage_s: float | None
+
+
 class Beat(msgspec.Struct, array_like=True, kw_only=True, tag="beat"):
-    """The loop's heartbeat, once a second to every client.
+    """The loop's heartbeat, once a second to every client, and when stages are lost or ready again.
 
     Times are in seconds. `expected_wait_s` is for a job of priority 0; 0 while it is unknown.
     `admitted_rows` and `admitted_tokens` are those of all jobs that have not ended.
@@ -471,9 +486,17 @@ class Beat(msgspec.Struct, array_like=True, kw_only=True, tag="beat"):
     all larger ones."""
     admitted_rows: int = 0
     admitted_tokens: int = 0
+    restarts: Annotated[int, _counter("restarts", "Times that lost stages were started again.")] = 0
+    loss: Loss | None = None
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether there are stages to compute anything now."""
+        return self.loss is None or self.loss.outage_s is not None
 
 
 ToCore = Hello | JobMessage | Abort | EndRow | ResetCache | Trace
+"""What a client sends: lists of these."""
 FromCore = EngineInfo | Outputs | Beat
 
 

@@ -98,9 +98,9 @@ def _config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 _SHOWN = (
     "host port default_model api_workers api_keys share_prefixes metrics_key tls cors_origins "
-    "strict_fields startup_timeout drain_timeout stall_timeout log_level metrics_alias access_log "
-    "otlp_traces_endpoint executor ray_address nodes master cluster_secret_file interface "
-    "count_files process_file batch_file limits state models"
+    "strict_fields startup_timeout drain_timeout stall_timeout max_restarts log_level "
+    "metrics_alias access_log otlp_traces_endpoint executor ray_address nodes master "
+    "cluster_secret_file interface count_files process_file batch_file limits state models"
 ).split()
 
 

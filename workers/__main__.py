@@ -1,4 +1,7 @@
-"""`python -P -m workers CONFIG.json`: one worker process."""
+"""`python -P -m workers CONFIG.json [RESTARTS]`: one worker process.
+
+RESTARTS is how many times its stages were started before.
+"""
 
 import os
 import signal
@@ -20,7 +23,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
-    execution = config.execution
+    execution = config.execution.restarted(*sys.argv[2:])
+    config = msgspec.structs.replace(config, execution=execution)
     open_log(f"worker {config.stage} of {execution.name}", execution.log_level)
     # Seconds of imports, which must not come before the lines above.
     import torch  # noqa: PLC0415

@@ -13,7 +13,8 @@ import msgspec
 from benchmarks.engine.stopwatch import Stopwatch
 from engine_core.config import EngineConfig
 from engine_core.core import EngineCore
-from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
+from engine_core.executor.stage_link import StageLink
+from engine_core.executor.stage_start import Capacity, WorkerLostError
 from engine_core.loop.transport import ClientSocket
 from engine_core.messages import ToCore
 from engine_core.tokenization.tokenizer import Tokenizer
@@ -38,7 +39,7 @@ class _Clients:
         self._encoder = msgspec.msgpack.Encoder()
 
     def put(self, message: ToCore) -> None:
-        self._queue.append(self._encoder.encode(message))
+        self._queue.append(self._encoder.encode([message]))
 
     def receive(self) -> tuple[bytes, bytes] | None:
         return (_CLIENT, self._queue.popleft()) if self._queue else None
@@ -67,6 +68,11 @@ class _Executor:
 
     def poll(self) -> StepOutput | None:
         return self.finished.popleft() if self.finished else None
+
+    is_ready, restarts = True, 0
+
+    def begin_again(self) -> None:
+        raise AssertionError("nothing can be lost here")
 
     def check(self, oldest: int | None) -> None:
         pass

@@ -71,7 +71,7 @@ class FakeEngine:
         self._tokens = tokens
         vector = np.full(VECTOR_SIZE, VECTOR_SIZE**-0.5) * np.linspace(0.5, 1.5, VECTOR_SIZE)
         self._vector = vector.astype(np.float32).tobytes()
-        self._decoder = msgspec.msgpack.Decoder(ToCore)
+        self._decoder = msgspec.msgpack.Decoder(list[ToCore])
         self._outputs: defaultdict[bytes, Outputs] = defaultdict(Outputs)
         self._rows: list[_Row] = []
         self._due = 0.0
@@ -83,7 +83,8 @@ class FakeEngine:
             self._clients.arrivals.poll(math.ceil(max(0.0, wait) * 1e3))
             while (arrival := self._clients.receive()) is not None:
                 client, frame = arrival
-                self._handle(client, self._decoder.decode(frame))
+                for message in self._decoder.decode(frame):
+                    self._handle(client, message)
             if self._rows and time.monotonic() >= self._due:
                 self._due += self._step_seconds
                 self._rows = [row for row in self._rows if not self._generate_token(row)]
@@ -99,8 +100,11 @@ class FakeEngine:
                 count = len(message.texts) + len(message.ids)
                 rows = np.arange(count, dtype=np.int32).tobytes()
                 outputs = self._outputs[client]
-                outputs.accepted.append(Accepted(message.id, [1] * count))
-                outputs.encoded.append(EncodedRows(message.id, rows, self._vector * count))
+                lens = np.ones(count, np.int32).tobytes()
+                outputs.accepted.append(Accepted(message.id))
+                outputs.encoded.append(
+                    EncodedRows(message.id, rows, self._vector * count, lens=lens)
+                )
                 outputs.timings.append(_timing(message.id))
             case GenerateJob():
                 self._generate(client, message)

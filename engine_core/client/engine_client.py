@@ -92,7 +92,9 @@ class EngineClient:
     `beat` came at `beat_at` (time.monotonic). With `batch` all rows are of the batch band.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, *, returns: bool = False) -> None:
+        """An engine core that stops, with which all jobs fail, `returns`, or is `dead` for ever."""
+        self._returns = returns
         self.info: EngineInfo | None = None
         self.beat: Beat | None = None
         self.beat_at = 0.0
@@ -109,8 +111,13 @@ class EngineClient:
 
     async def start(self) -> None:
         """Connect and send `Hello`. The engine need not be up yet."""
-        self._dealer = AsyncDealer(self._endpoint, self._receive, self._lost)
-        self.send(Hello())
+        self._connect()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the engine is there, and has all its stages."""
+        has_stages = self.beat is None or self.beat.has_stages
+        return self.info is not None and not self.dead and has_stages
 
     def close(self) -> None:
         """Disconnect. Running jobs fail here, and are aborted in the engine."""
@@ -222,17 +229,25 @@ class EngineClient:
     def abort_all(self, error: RefusalError) -> None:
         """Fail every job with `error`, and every later one, and abort them in the engine."""
         self._over = error
+        if self._jobs:
+            self.send(Abort(list(self._jobs)))
+        self._fail_all(error)
+
+    def _fail_all(self, error: RefusalError) -> None:
         jobs, self._jobs = self._jobs, {}
-        if jobs:
-            self.send(Abort(list(jobs)))
         for job in jobs.values():
             job.fail(error)
+
+    def _connect(self) -> None:
+        self._dealer = AsyncDealer(self._endpoint, self._receive, self._lost)
+        self.send(Hello())
 
     async def _result(self, call: RowsCall[ResultT], message: JobMessage) -> ResultT:
         await self._submit(call, message)
         try:
             return await call.done
-        except (asyncio.CancelledError, RefusalError):
+        except (asyncio.CancelledError, RefusalError) as error:
+            self._refused(message, error)
             self._drop(message.id)
             raise
 
@@ -249,11 +264,15 @@ class EngineClient:
             self._drop(message.id)
             raise
         except RefusalError as error:
-            if error.retry_after is not None:
-                breaker.refused(message.priority, error)
+            self._refused(message, error)
             raise
         if is_probe:
             breaker.accepted()
+
+    def _refused(self, message: JobMessage, error: BaseException) -> None:
+        """Refuse others like a job that the engine has refused for the time it would wait."""
+        if isinstance(error, RefusalError) and error.retry_after is not None:
+            self.breakers[message.key.number].refused(message.priority, error)
 
     def _drop(self, job: int) -> None:
         if self._jobs.pop(job, None) is not None:
@@ -295,9 +314,17 @@ class EngineClient:
             self._lost()
 
     def _lost(self) -> None:
-        self.dead = True
-        self._ready.set()
-        self.abort_all(self._death())
+        if not self._returns:
+            self.dead = True
+            self._ready.set()
+            self.abort_all(self._death())
+        elif self._dealer is not None:
+            # Not over the same socket: another core has never heard of what it still holds.
+            self._dealer.close()
+            self.info = self.beat = None
+            self._ready.clear()
+            self._fail_all(self._death())
+            self._connect()
 
     def _death(self) -> RefusalError:
         return RefusalError("engine_dead", "the engine of this model has stopped")

@@ -227,11 +227,9 @@ class ReadCall(RowsCall[Read]):
         return self._missing == 0
 
 
-MAX_STATE_NUMBERS = 1 << 22
-"""Numbers in the answer to a job that requests token states: as text, some 80 MB."""
-
-MAX_SPARSE_ENTRIES = 1 << 21
-"""Numbers that are not zero in all vectors of a job. Only a model that is not sparse comes near."""
+MAX_NUMBERS = 1 << 22
+"""Numbers in the answer to a job whose rows have any number of them: as text, some 80 MB. An entry
+of a sparse vector is two. Only a model that is not sparse comes near."""
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,48 +289,30 @@ class EncodeCall(RowsCall[Encoded]):
         self._missing = rows
         outputs = of_tokens.outputs
         self._admit, self._reduce = admit, of_tokens.reduce
-        self._token_numbers = sum(info.token_sizes[name] for name in outputs if name != "vector")
-        width = self._token_numbers or info.vector_size
+        width = sum(info.token_sizes[name] for name in outputs if name != "vector")
         if len(outputs) > 1:
             width = 1
         if info.task == "embed_sparse":
             width = 2  # of an entry, not of the vector, which has as many as the vocabulary
-        self._vectors: FloatArray = np.empty((rows, width), np.float32)
+        self._vectors: FloatArray = np.empty((rows, width or info.vector_size), np.float32)
+        self._lens, self._dropped = np.zeros((2, rows), np.int32)
+        self._ids: dict[int, bytes] = {}
         self._counted: dict[int, FloatArray] = {}  # of rows with more or fewer than one vector
-        self._entries = 0
-
-    def accept(self, message: Accepted) -> None:
-        super().accept(message)
-        if not self._token_numbers or self._reduce is not None:
-            return
-        numbers = sum(message.prompt_tokens) * self._token_numbers
-        if numbers > MAX_STATE_NUMBERS:
-            text = f"{numbers} numbers; an answer takes {MAX_STATE_NUMBERS}: ask for fewer at once"
-            self.fail(RefusalError("too_large", text))
-            return
-        try:
-            self._admit(numbers * self._vectors.itemsize)
-        except RefusalError as error:
-            self.fail(error)
+        self._numbers = 0  # in all of these
 
     def push(self, part: EncodedRows) -> bool:
         if self.done.done():
             return False  # it has failed here, and the engine does not know yet
         rows = np.frombuffer(part.rows, np.int32)
         values = np.frombuffer(part.values, np.float32).reshape(-1, self._vectors.shape[1])
+        self._lens[rows] = np.frombuffer(part.lens, np.int32)
+        if part.dropped:
+            self._dropped[rows] = np.frombuffer(part.dropped, np.int32)
+        if part.ids:
+            self._ids.update(zip(rows.tolist(), part.ids, strict=True))
         if part.counts:
             ends = np.cumsum(np.frombuffer(part.counts, np.int32))
-            pieces: list[FloatArray] = np.split(values, ends[:-1])
-            own: dict[int, FloatArray] = dict(zip(map(int, rows), pieces, strict=True))
-            if (reduce := self._reduce) is not None:
-                ids = self.answer.prompt_ids
-                own = {row: reduce(row, each, ids[row])[None] for row, each in own.items()}
-            self._counted.update(own)
-            self._entries += len(values)
-            if not self._token_numbers and self._entries > MAX_SPARSE_ENTRIES:
-                self._counted.clear()
-                text = f"more than {MAX_SPARSE_ENTRIES} entries in all vectors: ask for fewer"
-                self.fail(RefusalError("too_large", text))
+            self._gather(dict(zip(rows.tolist(), np.split(values, ends[:-1]), strict=True)))
         else:
             self._vectors[rows] = values
         self._missing -= len(rows)
@@ -340,13 +320,30 @@ class EncodeCall(RowsCall[Encoded]):
             self.done.set(self._result())
         return self._missing == 0
 
+    def _gather(self, own: dict[int, FloatArray]) -> None:
+        """Keep the values of rows with any number of them, or fail if they are too many."""
+        if (reduce := self._reduce) is not None:
+            reduced = {row: reduce(row, each, self._ids[row])[None] for row, each in own.items()}
+            self._counted.update(reduced)
+            return
+        self._counted.update(own)
+        self._numbers += sum(each.size for each in own.values())
+        try:
+            if self._numbers > MAX_NUMBERS:
+                text = f"more than {MAX_NUMBERS} numbers in the answer: ask for fewer at once"
+                raise RefusalError("too_large", text)
+            self._admit(self._numbers * self._vectors.itemsize)
+        except RefusalError as error:
+            self._counted.clear()
+            self.fail(error)
+
     def _result(self) -> Encoded:
         counted = [self._counted[row] for row in sorted(self._counted)]
         return Encoded(
             values=np.concatenate(counted) if counted else self._vectors,
             counts=list(map(len, counted)),
-            prompt_ids=self.answer.prompt_ids,
-            prompt_tokens=self.answer.prompt_tokens,
-            dropped=self.answer.dropped,
+            prompt_ids=[self._ids[row] for row in sorted(self._ids)],
+            prompt_tokens=self._lens.tolist(),
+            dropped=self._dropped.tolist() if self._dropped.any() else [],
             timing=self.timing,
         )

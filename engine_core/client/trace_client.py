@@ -34,7 +34,7 @@ def trace_engines(endpoints: Mapping[str, str], seconds: float) -> dict[str, lis
         for name, endpoint in endpoints.items():
             socket = sockets[name] = context.socket(zmq.DEALER)
             socket.connect(endpoint)
-            socket.send(msgspec.msgpack.encode(Trace(seconds)))
+            socket.send(msgspec.msgpack.encode([Trace(seconds)]))
         answering, answered = list(endpoints), set[str]()
         while answering:
             for name in list(answering):

@@ -3,27 +3,27 @@
 The workers' end is `workers/links/engine_link.py`.
 """
 
-import logging
 import math
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from dataclasses import replace
+from typing import NoReturn
 
 import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from engine_core.config import EngineConfig
-from engine_core.executor.partition import stage_shares
 from engine_core.executor.rendezvous import RendezvousStore
+from engine_core.executor.stage_start import Capacity, StageStart, StartMessage, WorkerLostError
 from engine_core.loop.transport import Pollable, is_readable, open_router
 from workers.contract.config import ExecutionConfig
 from workers.contract.curve import Refusals
 from workers.contract.messages import (
-    AllocateKV,
     FromWorker,
+    LinkName,
     StageReport,
     StepInput,
     StepMask,
@@ -31,10 +31,7 @@ from workers.contract.messages import (
     StoreCall,
     ToWorker,
     WorkerBeat,
-    WorkerConnected,
     WorkerFailed,
-    WorkerLoaded,
-    WorkerReady,
 )
 from workers.contract.process import BEAT_SECONDS, SILENT_BEATS
 
@@ -43,24 +40,6 @@ CHECK_SECONDS = 0.25
 
 CHECKS_A_BEAT = round(BEAT_SECONDS / CHECK_SECONDS)
 
-
-class WorkerLostError(Exception):
-    """A stage has failed or its process is gone, so nothing more can be computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """All stages together: weights in bytes, blocks of KV cache (0 for an encoder)."""
-
-    weight_bytes: int
-    num_blocks: int
-
-
-log = logging.getLogger(__name__)
-
-
-StartMessage = WorkerConnected | WorkerLoaded | WorkerReady
-StageT = TypeVar("StageT", WorkerConnected, WorkerLoaded, WorkerReady)
 
 _CAUSE_SECONDS = 0.2
 """From the first sign of a loss until it is answered, if its cause remains unknown."""
@@ -75,14 +54,19 @@ class StageLink:
     `results` is readable when `poll` has something, `losses` when a stage may be gone. Every method
     raises WorkerLostError once a stage is lost or stands still.
 
-    Only what comes from a link of a stage is heard. ZMQ gives a name to the first who asks for it,
-    and hears nothing of others under that name.
+    Once a stage is lost, all are started again, by the supervisor: `begin_again`. Who has started
+    when is in the names of links. Only what comes from a link of a stage is heard. ZMQ gives a name
+    to the first who asks for it, and hears nothing of others under that name.
     """
 
     def __init__(self, config: EngineConfig, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        execution = self._execution = config.execution
+        execution, self._config = config.execution, config
         self._stages = range(execution.num_stages)
-        self._watch = StageWatch(execution, config.stall_timeout)
+        self._restarts, self._heard = execution.restarts, False
+        # What stages of a later start have said before the loss of these is noticed.
+        self._early: deque[tuple[bytes, list[zmq.Frame]]] = deque()
+        self._watch = StageWatch(config)
+        self._start = StageStart(execution, self._send)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromWorker)
         self._store = RendezvousStore()
@@ -98,20 +82,36 @@ class StageLink:
         self._poller.register(self.losses, zmq.POLLIN)
         self.results.bind(execution.worker_endpoint)
 
-    def start(self) -> Capacity:
-        """Give each stage its layers, size the KV cache by what they load, and wait for all."""
-        connected = [self._await(WorkerConnected) for _ in self._stages]
-        shares = stage_shares(self._execution, connected)
-        for stage, share in zip(self._stages, shares, strict=True):
-            self._send(share, [stage])
-        loaded = [self._await(WorkerLoaded) for _ in self._stages]
-        weight_bytes = sum(stage.weight_bytes for stage in loaded)
-        log.info("weights: %s bytes in %.1f s", f"{weight_bytes:,}", max(s.seconds for s in loaded))
-        num_blocks = _kv_blocks(self._execution, loaded)
-        self._send(AllocateKV(num_blocks), self._stages)
-        for _ in self._stages:
-            self._await(WorkerReady)
-        return Capacity(weight_bytes, num_blocks)
+    def start(self, on_wait: Callable[[], None] = lambda: None) -> Capacity:
+        """Wait for all stages. `on_wait` is called several times a second."""
+        begun = time.monotonic()
+        while self.poll() is not None or not self.is_ready:
+            happened = dict(self._poller.poll(round(CHECK_SECONDS * 1e3)))
+            if self.losses in happened:
+                self.check_losses()
+            elif not happened:
+                self.check(None)
+            on_wait()
+        return replace(self._start.capacity, start_seconds=time.monotonic() - begun)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all stages can be given steps."""
+        return self._start.is_over
+
+    @property
+    def restarts(self) -> int:
+        """How many times stages were started before those that run, or are awaited."""
+        return self._restarts
+
+    def begin_again(self) -> None:
+        """Wait for other stages, without blocking. Nothing more is heard of those before."""
+        self._restarts += 1
+        self._heard = False
+        self._start.begin_again()
+        self._store = RendezvousStore()
+        self._losses.forget()
+        self._watch = StageWatch(self._config)
 
     def submit(self, step: StepInput) -> None:
         """Hand one step to all stages, without blocking."""
@@ -122,14 +122,17 @@ class StageLink:
         self._send(mask, self._stages[-1:])
 
     def poll(self) -> StepOutput | StageReport | None:
-        """The next report that has come, or None."""
-        message = self._receive()
-        assert not isinstance(message, StartMessage), f"unexpected {message!r}"
+        """The next report that has come, or None. What stages say of their start is dealt with."""
+        while isinstance(message := self._receive(), StartMessage):
+            self._start.take(message)
         return message
 
     def check(self, oldest: int | None) -> None:
         """See that no stage stands still, every CHECK_SECONDS. `oldest` is the oldest open step."""
-        self._watch.tick(oldest)
+        if self.is_ready:
+            self._watch.tick(oldest)
+        else:
+            self._watch.tick_of_start()
 
     def check_losses(self) -> None:
         """See whether a stage is gone, whenever `losses` is readable."""
@@ -158,19 +161,12 @@ class StageLink:
         if self._admission is not None:
             self._admission.stop()
 
-    def _await(self, kind: type[StageT]) -> StageT:
-        """The next message of a starting stage, which must be of this kind."""
-        while (message := self._receive()) is None:
-            if self.losses in dict(self._poller.poll()):
-                self.check_losses()
-        assert isinstance(message, kind), f"unexpected {message!r}"
-        return message
-
     def _send(self, message: ToWorker, stages: Sequence[int]) -> None:
         frame = self._encoder.encode(message)
         for stage in stages:
             try:
-                self.results.send_multipart([b"stage-%d" % stage, frame], zmq.NOBLOCK, copy=True)
+                name = bytes(LinkName("stage", stage, self._restarts))
+                self.results.send_multipart([name, frame], zmq.NOBLOCK, copy=True)
             except zmq.ZMQError:  # its connection is closed
                 self._raise_lost()
 
@@ -183,27 +179,41 @@ class StageLink:
             if not isinstance(message, WorkerBeat):
                 return message
             self._watch.heard(message)
+        if self._losses.noticed:
+            self._raise_lost()
         return None
 
     def _next(self) -> FromWorker | None:
-        """The next message that has come. Calls of the store are answered."""
-        while is_readable(self.results):
-            name, *frames = self.results.recv_multipart(copy=False)
+        """The next message that has come of the stages. Calls of the store are answered."""
+        while self._early or is_readable(self.results):
+            name, frames = self._early.popleft() if self._early else self._received()
+            link = LinkName.of(name)
+            if link is None or link.stage not in self._stages or link.restarts < self._restarts:
+                continue
+            if link.restarts > self._restarts and self._heard:
+                self._early.appendleft((name, frames))
+                self._losses.succeeded()
+                return None
             # A frame may have megabytes, if it holds vectors.
-            message = self._decoded(name.bytes, frames)
+            message = self._decoded(frames)
+            if message is not None:
+                self._restarts, self._heard = link.restarts, True
             if isinstance(message, StoreCall):
                 answer = self._encoder.encode(self._store.answer(message))
                 with suppress(zmq.ZMQError):  # its connection is closed
-                    self.results.send_multipart([name.bytes, answer], zmq.NOBLOCK)
+                    self.results.send_multipart([name, answer], zmq.NOBLOCK)
             elif message is not None:
                 self._note(message, frames[0])
                 return message
         return None
 
-    def _decoded(self, name: bytes, frames: Sequence[zmq.Frame]) -> FromWorker | None:
+    def _received(self) -> tuple[bytes, list[zmq.Frame]]:
+        name, *frames = self.results.recv_multipart(copy=False)
+        return name.bytes, frames
+
+    def _decoded(self, frames: Sequence[zmq.Frame]) -> FromWorker | None:
         """The message, or None for what no stage sends."""
-        stage = name.rpartition(b"-")[2]
-        if len(frames) == 1 and stage.isdigit() and int(stage) in self._stages:
+        if len(frames) == 1:
             with suppress(msgspec.MsgspecError):
                 return self._decoder.decode(frames[0].buffer)
         return None
@@ -213,37 +223,6 @@ class StageLink:
             self._losses.connected(message.stage, frame.get(zmq.SRCFD))
         elif isinstance(message, WorkerFailed):
             self._losses.failed(message)
-
-
-def _kv_blocks(execution: ExecutionConfig, loaded: Sequence[WorkerLoaded]) -> int:
-    """Blocks of KV cache that the tightest stage holds, up to what could ever be used.
-
-    An encoder has none. A stage's budget is configured, or measured (`workers/stage/kv_budget.py`).
-    Raises WorkerLostError where no block fits.
-    """
-    stages = [stage for stage in loaded if stage.kv_block_bytes]
-    if not stages:
-        return 0
-    longest = execution.max_model_len
-    layout = execution.cache_layout
-    tightest = min(stages, key=lambda stage: stage.kv_budget_bytes // stage.kv_block_bytes)
-    blocks = tightest.kv_budget_bytes // tightest.kv_block_bytes
-    if blocks < 1:
-        raise WorkerLostError(
-            f"the KV cache of {tightest.kv_budget_bytes:,} bytes does not hold one block of "
-            f"{tightest.kv_block_bytes:,}: raise {execution.setting('kv_cache_memory')}"
-        )
-    if (held := layout.longest(blocks)) < longest:
-        log.warning(
-            "the KV cache of %s bytes holds a sequence of %s tokens, fewer than the model's "
-            "context length of %s: longer requests are refused (%s: %s bytes hold one)",
-            f"{tightest.kv_budget_bytes:,}",
-            f"{held:,}",
-            f"{longest:,}",
-            execution.setting("kv_cache_memory"),
-            f"{layout.blocks_alone(layout.max_blocks) * tightest.kv_block_bytes:,}",
-        )
-    return min(blocks, layout.usable(execution.max_running))
 
 
 class Losses:
@@ -262,10 +241,22 @@ class Losses:
         self._stages: dict[int, int] = {}  # file descriptor -> stage
         self._gone: list[int] = []
         self._failures: dict[int, WorkerFailed] = {}
+        self._succeeded = False
 
     @property
     def noticed(self) -> bool:
-        return bool(self._gone or self._failures)
+        return bool(self._gone or self._failures or self._succeeded)
+
+    def forget(self) -> None:
+        """Watch other stages from now on."""
+        self._stages.clear()
+        self._gone.clear()
+        self._failures.clear()
+        self._succeeded = False
+
+    def succeeded(self) -> None:
+        """Note that others are there in place of these stages."""
+        self._succeeded = True
 
     def connected(self, stage: int, descriptor: int) -> None:
         if descriptor not in self._stages:
@@ -292,6 +283,8 @@ class Losses:
             return f"worker {silent[0]} of {self._model} has gone"
         if failures and (guessed or not failures[0].neighbour_lost):
             return f"stage {failures[0].stage}: {failures[0].message}"
+        if self._succeeded and not failures:
+            return f"the stages of {self._model} were started again"
         return f"a worker of {self._model} has gone" if guessed else None
 
     def close(self) -> None:
@@ -305,10 +298,11 @@ class StageWatch:
     A clock would take time in which this process itself was stopped for a stage's silence.
     """
 
-    def __init__(self, execution: ExecutionConfig, stall_timeout: float) -> None:
-        """A step may take `stall_timeout` seconds. With 0 nothing is watched."""
-        self._execution, self._stall_timeout = execution, stall_timeout
-        self._stall_ticks = math.ceil(stall_timeout / CHECK_SECONDS)
+    def __init__(self, config: EngineConfig) -> None:
+        execution = self._execution = config.execution
+        self._stall_timeout, self._startup_timeout = config.stall_timeout, config.startup_timeout
+        self._stall_ticks = math.ceil(self._stall_timeout / CHECK_SECONDS)
+        self._ticks_of_start = 0
         self._silent = [0] * execution.num_stages  # ticks since the last heartbeat
         self._last_steps = [-1] * execution.num_stages  # the last step each has done its share of
         self._oldest: int | None = None
@@ -317,6 +311,15 @@ class StageWatch:
     def heard(self, beat: WorkerBeat) -> None:
         self._silent[beat.stage] = 0
         self._last_steps[beat.stage] = beat.last_finished_step
+
+    def tick_of_start(self) -> None:
+        """Raise WorkerLostError if the stages have been starting for too long."""
+        self._ticks_of_start += 1
+        limit = self._startup_timeout
+        if limit and self._ticks_of_start * CHECK_SECONDS > limit:
+            setting = self._execution.setting("startup_timeout")
+            why = f"the stages of {self._execution.name} are not ready after {limit:g} s"
+            raise WorkerLostError(f"{why} ({setting})")
 
     def tick(self, oldest: int | None) -> None:
         """Raise WorkerLostError for a stage that stands still.

@@ -42,7 +42,8 @@ def job_size(message: JobMessage) -> JobSize:
 
 
 def prompt_tokens(message: JobMessage, accepted: Accepted) -> int:
-    """Count the tokens of a job's prompts, those that prompts to read begin with alike once."""
+    """Count the tokens of prompts to continue or to read, those that the latter begin with alike
+    once."""
     if isinstance(message, ReadJob):
         return sum(own_sizes(message.prompts, accepted.piece_tokens))
     return sum(accepted.prompt_tokens)
@@ -205,15 +206,20 @@ class QueueBound:
             self._tokens = self._tokens * kept + tokens
             self._seconds = self._seconds * kept + seconds
 
-    def expected_wait(self, tokens: int) -> float:
-        """Seconds until `tokens` prompt tokens have left the queue. 0 while no rate is known."""
-        if self._seconds < _TRUSTED * self._window or self._tokens <= 0:
-            return 0.0
-        return tokens * self._seconds / self._tokens
+    def steps_lost(self) -> None:
+        """Note that the steps in flight will not finish."""
+        self._steps.clear()
 
-    def admit(self, tokens: int) -> None:
+    def expected_wait(self, tokens: int, delay: float = 0.0) -> float:
+        """Seconds until `tokens` prompt tokens have left the queue, which moves again after
+        `delay`. While no rate is known that is all."""
+        if self._seconds < _TRUSTED * self._window or self._tokens <= 0:
+            return delay
+        return delay + tokens * self._seconds / self._tokens
+
+    def admit(self, tokens: int, delay: float = 0.0) -> None:
         """Raises RefusalError `overloaded` if a job behind `tokens` would wait too long."""
-        wait = self.expected_wait(tokens)
+        wait = self.expected_wait(tokens, delay)
         if 0 < self._max_seconds < wait:
             raise RefusalError(
                 "overloaded",

@@ -52,10 +52,12 @@ class Job:
     """One admitted job of one client.
 
     cost       tokens that it may take
+    tokens     prompt tokens that are known
     share      the most of its rows that are made and counted at a time
     counted_*  the part of the budget that it holds
     ended      its terminal message is sent, or its client has aborted it
     kind       small or large by its scheduler
+    losses     of stages, with a step of it in flight, since its last update
     """
 
     client: bytes
@@ -63,11 +65,13 @@ class Job:
     num_rows: int
     cost: int
     share: int = sys.maxsize
+    tokens: int = 0
     open_rows: int = field(init=False)
     kind: JobKind = field(init=False)
     counted_rows: int = 0
     counted_tokens: int = 0
     ended: bool = False
+    losses: int = 0
     moments: JobMoments = field(default_factory=JobMoments)
 
     def __post_init__(self) -> None:

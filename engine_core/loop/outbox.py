@@ -30,6 +30,7 @@ class Outbox:
         """An update of one row, its last if it has a finish. The `first` goes before those of older
         rows: its client waits for it."""
         outputs = self._outputs[job.client]
+        job.losses = 0
         outputs.rows.insert(0 if first else len(outputs.rows), output)
         if not job.moments.reported and (output.token >= 0 or output.finish is not None):
             self._report_timing(outputs, job)
@@ -39,6 +40,7 @@ class Outbox:
     def encoded(self, job: Job, part: EncodedRows, rows: int) -> None:
         """Finished rows of an encode job."""
         outputs = self._outputs[job.client]
+        job.losses = 0
         outputs.encoded.append(part)
         self.close_rows(job, rows)
         if job.ended:

@@ -117,7 +117,7 @@ class Statistics:
         self._drained = True
         self._last_finished = now
 
-    def job_accepted(self, prompt_tokens: int) -> None:
+    def prompts_accepted(self, prompt_tokens: int) -> None:
         self._counted.prompt_tokens += prompt_tokens
 
     def drained(self) -> None:
@@ -152,6 +152,12 @@ class Statistics:
 
     def step_finished(self, now: float) -> None:
         self._last_finished = now
+
+    def steps_lost(self) -> None:
+        """Note that the stages are gone: nothing more is reported of their steps."""
+        self._steps.clear()
+        self._ends = [None] * len(self._ends)
+        self._drained = True
 
     def beat(
         self,

@@ -1,4 +1,4 @@
-"""Sockets between processes: ZMQ over ipc, one msgpack message a frame."""
+"""Sockets between processes: ZMQ over ipc, one msgpack value a frame."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,8 +32,9 @@ def open_router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
 class AsyncDealer:
     """A DEALER socket on an asyncio loop, without zmq.asyncio's cost per message.
 
-    `on_message` gets every frame; `on_disconnect` is called once, when the peer's process has
-    closed its end (the kernel does that for a killed process too).
+    All messages that are sent before the loop polls again travel as one frame, a list: under load
+    that spares both ends most wake-ups. `on_message` gets every frame; `on_disconnect` is called
+    once, when the peer's process has closed its end (the kernel does that for a killed one too).
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class AsyncDealer:
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(endpoint)
         self._encoder = msgspec.msgpack.Encoder()
+        self._unsent: list[msgspec.Raw] = []
         self._closed = False
         self._loop.add_reader(self._socket, self._drain)
         self._loop.add_reader(self._monitor, self._watch)
@@ -59,14 +61,16 @@ class AsyncDealer:
         self._loop.call_soon(self._watch)
 
     def send(self, message: msgspec.Struct) -> None:
-        self._socket.send(self._encoder.encode(message), zmq.NOBLOCK, copy=True)
-        # ZMQ's descriptor is edge-triggered, and a send may swallow the edge of an arrival.
-        self._loop.call_soon(self._drain)
+        """Raises what encoding raises: a message that cannot be sent stops no other."""
+        self._unsent.append(msgspec.Raw(self._encoder.encode(message)))
+        if len(self._unsent) == 1:
+            self._loop.call_soon(self._flush)
 
     def close(self) -> None:
         """Stop reading and close. Idempotent."""
         if self._closed:
             return
+        self._flush()
         self._closed = True
         self._loop.remove_reader(self._socket)
         self._loop.remove_reader(self._monitor)
@@ -74,6 +78,14 @@ class AsyncDealer:
         self._monitor.close(0)
         self._socket.close(0)
         self._context.term()
+
+    def _flush(self) -> None:
+        if self._closed or not self._unsent:
+            return
+        self._socket.send(self._encoder.encode(self._unsent), zmq.NOBLOCK, copy=True)
+        self._unsent.clear()
+        # ZMQ's descriptor is edge-triggered, and a send may swallow the edge of an arrival.
+        self._drain()
 
     def _drain(self) -> None:
         while not self._closed and is_readable(self._socket):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from engine_core.loop.jobs import Job
 from engine_core.loop.reports import StepWork
+from engine_core.schedulers.encoder_rows import EncoderRows
 from engine_core.schedulers.request import Request
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit
 from workers.contract.model_config import TokenOutput
@@ -90,6 +91,10 @@ class DecodeBatch:
     def work(self) -> StepWork:
         return StepWork(self.num_tokens, self.attended, self.contexts)
 
+    @property
+    def jobs(self) -> list[Job]:
+        return [request.job for request in self.requests]
+
     def message(self, masked: bytes, groups: Sequence[int]) -> DecodeStep:
         """Build the step's message with its `masked` and `groups`."""
         return DecodeStep(
@@ -138,12 +143,14 @@ class EncodeBatch:
 
     lens          int32[R]
     parts         the rows' jobs, each with the numbers of its rows, in batch order
+    sources       all rows of each of these jobs
     requested     uint8[R] for each output of tokens that is requested, 1 for the rows that do
     """
 
     message: EncodeStep
     lens: npt.NDArray[np.int32]
     parts: list[tuple[Job, range]]
+    sources: list[EncoderRows]
     requested: Mapping[TokenOutput, npt.NDArray[np.uint8]]
 
     @property
@@ -155,8 +162,12 @@ class EncodeBatch:
         return encode_work(self.lens)
 
     @property
-    def begun(self) -> list[Job]:
+    def jobs(self) -> list[Job]:
         return [job for job, _ in self.parts]
+
+    @property
+    def begun(self) -> list[Job]:
+        return self.jobs
 
 
 def encode_work(lens: npt.NDArray[np.int32]) -> StepWork:

@@ -7,6 +7,7 @@ chunked prefill; vLLM's v1 scheduler).
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -122,6 +123,18 @@ class DecoderScheduler:
 
     def reset_cache(self) -> None:
         self.kv.reset()
+
+    def restart(self, lost: Iterable[DecodeBatch]) -> None:
+        for request in chain.from_iterable(batch.requests for batch in lost):
+            request.step_lost()
+        self._masks.forget()
+        self._stop_all()
+        self.kv.reset()
+
+    def isolate(self, job: Job | None) -> None:
+        if job is not None:
+            self._stop_all()
+        self._waiting.isolate(job)
 
     def schedule(self, oldest: DecodeBatch | None) -> DecodeBatch | None:
         batch = DecodeBatch(self._step)
@@ -395,6 +408,11 @@ class DecoderScheduler:
     def _preempt(self, request: Request) -> None:
         self._counted.preemptions += 1
         self._begin_again(request)
+
+    def _stop_all(self) -> None:
+        """Have all that run wait, in the order in which they began."""
+        for request in reversed([*self._running]):
+            self._begin_again(request)
 
     def _begin_again(self, request: Request) -> None:
         """Have a request wait for a slot. What it has computed is cached."""

@@ -26,6 +26,10 @@ class StepMasks:
         # Steps that wait for their masks, and their constrained requests that sample.
         self._owed: deque[tuple[int, list[Request]]] = deque()
 
+    def forget(self) -> None:
+        """Owe no mask: the steps are lost."""
+        self._owed.clear()
+
     def owe(self, batch: DecodeBatch) -> bytes:
         """`batch` is submitted. Returns `DecodeStep.masked`."""
         sampled = [r for r, s in zip(batch.requests, batch.samples, strict=True) if s]

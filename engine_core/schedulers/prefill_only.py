@@ -1,14 +1,9 @@
-"""Batching for encoders: every row runs once, whole, and nothing is kept between steps.
-
-A job is a struct of arrays; its items are rows, never objects.
-"""
+"""Batching for encoders: every row runs once, whole, and nothing is kept between steps."""
 
 import math
+import sys
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar, get_args
 
 import numpy as np
@@ -20,6 +15,7 @@ from engine_core.loop.reports import StepWork
 from engine_core.messages import KeyShare, Usage
 from engine_core.schedulers.batches import EncodeBatch, encode_work
 from engine_core.schedulers.cost_model import CostModel, starting_coefficients
+from engine_core.schedulers.encoder_rows import EncoderRows
 from engine_core.schedulers.prompt_budget import StepTime, efficient_tokens
 from engine_core.schedulers.results import EncodeOutput, answer_jobs, outputs_of
 from engine_core.schedulers.short_steps import STEP_SECONDS, UNLIMITED, OnlineTraffic
@@ -28,63 +24,7 @@ from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
 from workers.contract.model_config import TokenOutput
 
-
-@dataclass(slots=True, eq=False)
-class EncoderRows:
-    """N sequences of a job, of which row i is tokens[offsets[i]:offsets[i + 1]].
-
-    tokens       int32[T]
-    token_types  uint8[T] or empty
-    lens         int32[N]
-    unattended   int32[N], how many of a row's last tokens none attends to; None for none
-    offsets      N + 1 integers, a list because steps read few at a time
-    costs        the same of the rows' costs, in tokens of a short row
-    cursor       the first row that is not submitted yet
-    """
-
-    tokens: npt.NDArray[np.int32]
-    token_types: npt.NDArray[np.uint8]
-    lens: npt.NDArray[np.int32]
-    unattended: npt.NDArray[np.int32] | None = None
-    offsets: list[int] = field(init=False)
-    costs: list[int] = field(init=False)
-    cursor: int = 0
-
-    def __post_init__(self) -> None:
-        self.costs = self.offsets = [0, *np.cumsum(self.lens).tolist()]
-
-    def weigh(self, attended: float) -> None:
-        """Set the costs: a token that attends to N others takes 1 + `attended` · N."""
-        costs = [int(tokens * (1 + attended * tokens)) for tokens in self.lens.tolist()]
-        self.costs = list(accumulate(costs, initial=0))
-
-    @property
-    def num_tokens(self) -> int:
-        return self.offsets[-1]
-
-    @property
-    def next_tokens(self) -> int:
-        """Tokens of the first row that is not submitted."""
-        return self.offsets[self.cursor + 1] - self.offsets[self.cursor]
-
-    @property
-    def next_cost(self) -> int:
-        return self.costs[self.cursor + 1] - self.costs[self.cursor]
-
-    @property
-    def num_left(self) -> int:
-        """Rows that are not submitted yet."""
-        return len(self.lens) - self.cursor
-
-    def fitting(self, cost: float, tokens: int) -> int:
-        """How many of the next rows take at most `cost` and have at most `tokens`."""
-        start, costs, offsets = self.cursor, self.costs, self.offsets
-        if costs is offsets:
-            return bisect_right(costs, costs[start] + min(cost, tokens), lo=start) - 1 - start
-        by_cost = bisect_right(costs, costs[start] + cost, lo=start)
-        by_tokens = bisect_right(offsets, offsets[start] + tokens, lo=start)
-        return min(by_cost, by_tokens) - 1 - start
-
+_ITEM = 4  # bytes of an int32
 
 IntT = TypeVar("IntT", np.uint8, np.int32)
 
@@ -97,9 +37,12 @@ class RowPacker:
     A step has a row of a large job, however much small jobs of its priority ask for.
     """
 
-    def __init__(self, budget: float, max_tokens: int, rows: Mapping[Job, EncoderRows]) -> None:
+    def __init__(
+        self, budget: float, max_tokens: int, max_rows: int, rows: Mapping[Job, EncoderRows]
+    ) -> None:
         """`budget` is in units of `EncoderRows.costs`."""
         self.left, self._tokens_left = budget, max_tokens
+        self._rows_left: int = max_rows
         self._misfits = 0
         self._has_large = False
         self.taken: dict[Job, int] = {}  # tokens of each job in the step
@@ -165,26 +108,27 @@ class RowPacker:
 
     @property
     def work(self) -> StepWork:
-        parts = [(self._rows[job].lens, own) for job, own in self._parts]
-        works = [encode_work(lens[own.start : own.stop]) for lens, own in parts]
+        parts = [self._rows[job].part(own).lens for job, own in self._parts]
+        works = [encode_work(np.frombuffer(lens, np.int32)) for lens in parts]
         return StepWork(sum(work.tokens for work in works), sum(work.attended for work in works))
 
     def _is_over(self) -> bool:
-        return self.left <= 0 or self._misfits == _MOST_MISFITS
+        return self.left <= 0 or not self._rows_left or self._misfits == _MOST_MISFITS
 
     def _add_rows(self, job: Job, rows: EncoderRows, limit: float) -> None:
         """Add the job's next rows up to `limit`. At least one if it fits the budget left, or the
         step is empty."""
-        count = rows.fitting(min(limit, self.left), self._tokens_left)
+        count = rows.fitting(min(limit, self.left), self._tokens_left, self._rows_left)
         if count == 0:
             if not rows.num_left:
                 return
-            if self._parts and not rows.fitting(self.left, self._tokens_left):
+            if self._parts and not rows.fitting(self.left, self._tokens_left, 1):
                 self._misfits += 1
                 return
             count = 1
         start, stop = rows.cursor, rows.cursor + count
         rows.cursor = stop
+        self._rows_left -= count
         self._parts.append((job, range(start, stop)))
         self.left -= rows.costs[stop] - rows.costs[start]
         tokens = rows.offsets[stop] - rows.offsets[start]
@@ -194,16 +138,10 @@ class RowPacker:
     def batch(self, step: int) -> EncodeBatch:
         jobs = [job for job, _ in self._parts]
         unpooled = [job.message.tokenization.unpooled for job in jobs]
-        tokens: list[npt.NDArray[np.int32]] = []
-        types: list[npt.NDArray[np.uint8]] = []
-        lens: list[npt.NDArray[np.int32]] = []
-        for job, own in self._parts:
-            rows = self._rows[job]
-            lens.append(rows.lens[own.start : own.stop])
-            first, last = rows.offsets[own.start], rows.offsets[own.stop]
-            tokens.append(rows.tokens[first:last])
-            types.append(rows.token_types[first:last])
-        query_lens = np.concatenate(lens)
+        sources = [self._rows[job] for job in jobs]
+        parts = [self._rows[job].part(own) for job, own in self._parts]
+        tokens, lens, types, unattended = zip(*parts, strict=True)
+        query_lens = np.frombuffer(b"".join(lens), np.int32)
         outputs = [outputs_of(job) for job in jobs]
         requested: dict[TokenOutput, npt.NDArray[np.uint8]] = {
             name: self._of_rows([name in own for own in outputs], np.uint8)
@@ -212,27 +150,14 @@ class RowPacker:
         }
         message = EncodeStep(
             step=step,
-            tokens=np.concatenate(tokens).tobytes(),
+            tokens=b"".join(tokens),
             query_lens=query_lens.tobytes(),
-            token_types=_token_types(types, tokens),
+            token_types=_joined(types, tokens, _ITEM),
             requested={name: rows.tobytes() for name, rows in requested.items()},
             unpooled_lens=self._of_rows(unpooled, np.int32).tobytes(),
-            unattended_lens=self._unattended(),
+            unattended_lens=_joined(unattended, lens, 1),
         )
-        return EncodeBatch(message, query_lens, self._parts, requested)
-
-    def _unattended(self) -> bytes:
-        """How many of each row's last tokens none attends to. Empty if all are 0."""
-        if all(self._rows[job].unattended is None for job, _ in self._parts):
-            return b""
-        own = [(self._rows[job], rows) for job, rows in self._parts]
-        every = [
-            np.zeros(len(rows), np.int32)
-            if of_job.unattended is None
-            else of_job.unattended[rows.start : rows.stop]
-            for of_job, rows in own
-        ]
-        return np.concatenate(every).tobytes()
+        return EncodeBatch(message, query_lens, self._parts, sources, requested)
 
     def _of_rows(self, of_jobs: list[int], dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Repeat the number of each job for its rows. Empty if all are 0."""
@@ -241,12 +166,13 @@ class RowPacker:
         return np.repeat(np.array(of_jobs, dtype), [len(rows) for _, rows in self._parts])
 
 
-def _token_types(types: list[npt.NDArray[np.uint8]], tokens: list[npt.NDArray[np.int32]]) -> bytes:
-    """Join the token types of a step's parts, of which some have none. Empty if none has any."""
-    if not any(map(len, types)):
+def _joined(parts: Sequence[bytearray], others: Sequence[bytearray], item: int) -> bytes:
+    """Join an array of a step's parts, of which some have none: zeros then. Empty if none has any.
+    `others` have `item` times as many bytes."""
+    if not any(parts):
         return b""
-    pairs = zip(types, tokens, strict=True)
-    return b"".join([own.tobytes() or bytes(len(ids)) for own, ids in pairs])
+    both = zip(parts, others, strict=True)
+    return b"".join([own or bytes(len(other) // item) for own, other in both])
 
 
 class StepBudget:
@@ -261,6 +187,7 @@ class StepBudget:
     ) -> None:
         # A bidirectional row cannot be cut, so a step holds at least the longest one.
         self.max_tokens = config.largest_step_tokens
+        self.max_rows = config.max_step_rows or sys.maxsize
         self._least_tokens = efficient_tokens(config)
         self._costs = costs
         self._step_time, self._is_pipeline = StepTime(config, costs), config.num_stages > 1
@@ -270,11 +197,19 @@ class StepBudget:
         # Of whole jobs: their tokens, and what these take in units of `EncoderRows.costs`.
         self._whole_tokens = self._whole_costs = 0
 
-    def add(self, job: Job, rows: EncoderRows) -> None:
-        if not job.is_batch and rows.num_tokens > self._short_tokens:
+    def add(self, job: Job, rows: EncoderRows, known: EncoderRows | None) -> None:
+        """Count the next `rows` of a job, behind those `known`. It may turn out to be large, as its
+        other rows are taken to be like these."""
+        tokens, count = rows.num_tokens, rows.num_rows
+        if known is not None:
+            tokens, count = tokens + known.num_tokens, count + known.num_rows
+        if job.kind is JobKind.SMALL and tokens * job.num_rows > self._short_tokens * count:
+            waiting = 0 if known is None else known.tokens_left
+            self.submitted(job, waiting)
             job.kind = JobKind.LARGE
+            self.submitted(job, -waiting)
         self.traffic.seen(job.kind)
-        self._waiting[job.kind] += rows.num_tokens
+        self._waiting[job.kind] += rows.tokens_left
         if self._is_pipeline or job.is_batch:
             rows.weigh(self._costs.coefficients.attended / self._costs.coefficients.token)
         self._whole_tokens += rows.num_tokens
@@ -348,22 +283,39 @@ class PrefillOnlyScheduler:
         self._budget = StepBudget(config, costs, clock)
         self._waiting: WaitingQueue[Job] = WaitingQueue(config.max_priority_wait, clock)
         self._waiting_batch: PriorityQueue[Job] = PriorityQueue(math.inf, clock)
-        self._rows: dict[Job, EncoderRows] = {}  # of the jobs that wait
+        # By job, while it has rows that wait or are not known yet.
+        self._rows: dict[Job, EncoderRows] = {}
         self._waiting_rows = self._running_rows = 0
+        self._alone: Job | None = None
         self._step = 0
 
     def usage(self) -> Usage:
         return Usage(running=self._running_rows, waiting=self._waiting_rows)
 
     def add(self, job: Job, rows: EncoderRows) -> None:
-        self._budget.add(job, rows)
+        known, kind = self._rows.get(job), job.kind
+        self._budget.add(job, rows, known)
+        waits = known is not None and known.num_left > 0
+        if waits and job.kind is not kind:
+            self._queue_of(job).remove(job)
+            waits = False
+        if known is None:
+            self._rows[job] = rows
+        else:
+            known.extend(rows)
+        self._waiting_rows += rows.num_left
+        if not waits:
+            self._wait(job)
+
+    def _wait(self, job: Job) -> None:
+        """Have a job wait while it has rows that are not submitted."""
+        rows = self._rows[job]
+        tokens = 0 if rows.cursor else rows.next_tokens
         if job.is_batch:
-            self._waiting_batch.add(job, 0, rows.next_tokens)
+            self._waiting_batch.add(job, 0, tokens)
         else:
             place = 2 * job.message.priority + (job.kind is JobKind.LARGE)
-            self._waiting.add(job, job.message.key, place, rows.next_tokens)
-        self._rows[job] = rows
-        self._waiting_rows += rows.num_left
+            self._waiting.add(job, job.message.key, place, tokens)
 
     @property
     def queued_tokens(self) -> int:
@@ -376,24 +328,48 @@ class PrefillOnlyScheduler:
     def abort(self, job: Job, row: int | None = None) -> int:
         del row  # an encode job ends only whole
         if (rows := self._rows.get(job)) is not None:
-            self._waiting_rows -= rows.num_left
-            self._budget.submitted(job, rows.num_tokens - rows.offsets[rows.cursor])
-            self._leave(job, rows)
+            if rows.num_left:
+                self._waiting_rows -= rows.num_left
+                self._budget.submitted(job, rows.tokens_left)
+                self._queue_of(job).remove(job)
+            self._forget(job)
         return job.open_rows
 
     def reset_cache(self) -> None:
         """Nothing is kept between steps."""
+
+    def restart(self, lost: Iterable[EncodeBatch]) -> None:
+        rewound: dict[Job, EncoderRows] = {}
+        for batch in lost:
+            for (job, own), rows in zip(batch.parts, batch.sources, strict=True):
+                if not job.ended and job not in rewound:
+                    self.abort(job)
+                    rows.cursor = own.start
+                    rewound[job] = rows
+        self._running_rows = 0
+        for job, rows in rewound.items():
+            self.add(job, rows)
+            (self._waiting_batch if job.is_batch else self._waiting).hurry(job)
+
+    def isolate(self, job: Job | None) -> None:
+        self._alone = job
 
     def schedule(self, oldest: EncodeBatch | None) -> EncodeBatch | None:
         del oldest  # rows depend on no result of another step
         if not self._waiting_rows:
             return None
         self._waiting.promote_overdue()
-        packer = RowPacker(self._budget.next_step(), self._budget.max_tokens, self._rows)
-        packer.fill(self._waiting.in_turn())
-        for jobs in self._waiting_batch.groups():
-            left = self._budget.left_for_batch(packer.work, packer.left)
-            packer.fill_one_by_one(jobs, left)
+        budget = self._budget
+        packer = RowPacker(budget.next_step(), budget.max_tokens, budget.max_rows, self._rows)
+        if self._alone is None:
+            packer.fill(self._waiting.in_turn())
+            for jobs in self._waiting_batch.groups():
+                left = budget.left_for_batch(packer.work, packer.left)
+                packer.fill_one_by_one(jobs, left)
+        elif self._alone in self._rows and self._rows[self._alone].num_left:
+            packer.fill_one_by_one((self._alone,), packer.left)
+        else:
+            return None
         batch = packer.batch(self._step)
         self._step += 1
         self._waiting_rows -= len(batch.lens)
@@ -433,13 +409,16 @@ class PrefillOnlyScheduler:
         if not job.is_batch:
             self._waiting.given(job, tokens)
         if rows.num_left == 0:
-            self._leave(job, rows)
+            self._queue_of(job).remove(job)
+            if rows.num_rows == job.num_rows:
+                self._forget(job)
         elif job.is_batch:
             self._waiting_batch.begun(job)
         else:
             self._waiting.wait_on(job)
 
-    def _leave(self, job: Job, rows: EncoderRows) -> None:
-        (self._waiting_batch if job.is_batch else self._waiting).remove(job)
-        self._budget.leave(rows)
-        del self._rows[job]
+    def _queue_of(self, job: Job) -> PriorityQueue[Job] | WaitingQueue[Job]:
+        return self._waiting_batch if job.is_batch else self._waiting
+
+    def _forget(self, job: Job) -> None:
+        self._budget.leave(self._rows.pop(job))

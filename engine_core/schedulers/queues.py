@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 
-from engine_core.loop.jobs import JobKind
+from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import NO_KEY
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
 from engine_core.schedulers.prefixes import LEAST_SHARED, CachedPrefix
@@ -18,7 +18,14 @@ steps to 96 % in place of 89."""
 
 
 class RequestQueue(WaitingQueue[Request]):
-    """API keys take turns, each by priority and age."""
+    """API keys take turns, each by priority and age. Only rows of the job `alone` begin, if there
+    is one."""
+
+    alone: Job | None = None
+
+    def __bool__(self) -> bool:
+        """True if there is one that may begin."""
+        return len(self) > 0 if self.alone is None else any(self._may_begin())
 
     def append(self, request: Request) -> None:
         message = request.job.message
@@ -32,7 +39,7 @@ class RequestQueue(WaitingQueue[Request]):
     def arrivals(self, tokens: float) -> Iterator[Request]:
         """The requests that begin next, in order, while `tokens` of prompts last."""
         self.promote_overdue()
-        for request in self:
+        for request in self._may_begin():
             if tokens <= 0 or request.in_flight:
                 return
             yield request
@@ -40,8 +47,11 @@ class RequestQueue(WaitingQueue[Request]):
 
     def next(self) -> Request | None:
         self.promote_overdue()
-        request = self.first()
+        request = self.first() if self.alone is None else next(self._may_begin(), None)
         return None if request is None or request.in_flight else request
+
+    def _may_begin(self) -> Iterator[Request]:
+        return (request for request in self if self.alone in (None, request.job))
 
     def take(self, request: Request) -> None:
         """Remove a request because its turn has come: its key is charged."""
@@ -174,6 +184,11 @@ class WaitingRequests:
 
     def of(self, request: Request) -> RequestQueue:
         return self.queues[request.kind]
+
+    def isolate(self, job: Job | None) -> None:
+        """Let only rows of a job begin, or those of all again."""
+        for queue in self.queues:
+            queue.alone = job
 
 
 class RunningRequests:

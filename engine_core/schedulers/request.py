@@ -49,6 +49,7 @@ class Request:
     salt           part of its blocks' hashes: only requests with the same one share blocks
     kind           LARGE is beyond the share of its job or key, BATCH of the batch band
     scored_by      the row of its job that scores its prompt, after which it begins
+    dropped        prompt tokens that truncation has removed
     submitted      positions whose computation has been sent out
     in_flight      steps that hold it
     unresolved     sampled tokens still on their way: at most two, one and the ahead step's
@@ -83,6 +84,7 @@ class Request:
     salt: bytes = field(init=False)
     kind: JobKind = field(init=False)
     scored_by: Request | None = None
+    dropped: int = 0
     status: Status = Status.WAITING
     slot: int = -1
     submitted: int = 0
@@ -161,6 +163,10 @@ class Request:
         self.status = Status.WAITING
         self.submitted = self.registered = self.indexed = 0
         self.last_step = -1
+
+    def step_lost(self) -> None:
+        """Expect nothing of the steps that hold it."""
+        self.in_flight = self.unresolved = 0
 
     def register_blocks(self, kv: KVCacheManager, stop: int) -> None:
         """Let others share the full blocks before position `stop`, whose hashes are known."""

@@ -1,5 +1,6 @@
 """A decode step's results become known tokens, registered blocks, updates and ends."""
 
+from array import array
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from itertools import repeat
@@ -13,6 +14,7 @@ from engine_core.loop.outbox import Outbox
 from engine_core.messages import EncodedRows, EncodeJob, Finish, Output, RowOutput
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.batches import DecodeBatch, EncodeBatch
+from engine_core.schedulers.encoder_rows import EncoderRows
 from engine_core.schedulers.kv_cache import KVCacheManager
 from engine_core.schedulers.prefixes import share_computed
 from engine_core.schedulers.request import Request, Status
@@ -198,18 +200,30 @@ def answer_jobs(batch: EncodeBatch, output: EncodeOutput, outbox: Outbox) -> Ite
             counts = batch.lens * requested
             by_output[name] = _Vectors(output.tokens[name], len(batch.lens), counts)
     first = 0
-    for job, rows in batch.parts:
+    for (job, rows), source in zip(batch.parts, batch.sources, strict=True):
         last = first + len(rows)
         if not job.ended:
             own = [by_output[name] for name in outputs_of(job)]
             vectors = own[0] if len(own) == 1 else _side_by_side(own, range(first, last))
             places = (first, last) if len(own) == 1 else (0, len(rows))
-            if (part := vectors.of_rows(job, rows, *places)) is not None:
-                outbox.encoded(job, part, len(rows))
+            if (numbers := vectors.of_rows(*places)) is not None:
+                outbox.encoded(job, _encoded(job, source, rows, *numbers), len(rows))
             else:
                 outbox.fail_not_finite(job)
                 yield job
         first = last
+
+
+def _encoded(
+    job: Job, source: EncoderRows, rows: range, values: bytes, counts: bytes
+) -> EncodedRows:
+    """The results of a job's `rows`."""
+    told = source.answered(rows, with_ids=not _WITH_IDS.isdisjoint(outputs_of(job)))
+    return EncodedRows(job.message.id, _int32(rows), values, counts, *told)
+
+
+_WITH_IDS = frozenset({"token_vectors", "token_weights"})
+"""Outputs that are read with the ids of their tokens."""
 
 
 class _Vectors:
@@ -224,15 +238,13 @@ class _Vectors:
         self.all = numbers.reshape(self._ends[-1], width)
         self._finite = bool(np.isfinite(numbers).all())
 
-    def of_rows(self, job: Job, rows: range, first: int, last: int) -> EncodedRows | None:
-        """The results of a job's `rows`, those in [first, last) of the step. None if they are not
-        all finite."""
+    def of_rows(self, first: int, last: int) -> tuple[bytes, bytes] | None:
+        """The values and the counts of rows [first, last). None if they are not all finite."""
         own = self.all[self._ends[first] : self._ends[last]]
         if not self._finite and not np.isfinite(own).all():
             return None
         counts = b"" if self._counts is None else self._counts[first:last].tobytes()
-        numbers = np.arange(rows.start, rows.stop, dtype=np.int32)
-        return EncodedRows(job.message.id, numbers.tobytes(), own.tobytes(), counts)
+        return own.tobytes(), counts
 
     def of_row(self, row: int) -> npt.NDArray[np.float32]:
         return self.all[self._ends[row] : self._ends[row + 1]]
@@ -294,9 +306,19 @@ def _answer_rows(
         if not np.isfinite(values).all():
             outbox.fail_not_finite(job)
         else:
-            numbers = np.array([requests[place].row for place in places], np.int32)
-            own = b"" if counts is None else counts[places].tobytes()
-            part = EncodedRows(job.message.id, numbers.tobytes(), values.tobytes(), own)
+            rows = [requests[place] for place in places]
+            part = EncodedRows(
+                job.message.id,
+                _int32(request.row for request in rows),
+                values.tobytes(),
+                b"" if counts is None else counts[places].tobytes(),
+                _int32(request.prompt_len for request in rows),
+                _int32(request.dropped for request in rows),
+            )
             outbox.encoded(job, part, len(places))
         for place in places:
             yield requests[place]
+
+
+def _int32(numbers: Iterable[int]) -> bytes:
+    return array("i", numbers).tobytes()

@@ -66,6 +66,11 @@ class PriorityQueue(Generic[QueuedT]):
             item, since = next(iter(self._since.items()))
             if since > limit:
                 return
+            self.hurry(item)
+
+    def hurry(self, item: QueuedT) -> None:
+        """Make an item overdue."""
+        if item in self._since:
             tokens = self._take_out(item)
             del self._since[item]
             self._insert(item, tokens)
@@ -226,6 +231,9 @@ class WaitingQueue(Generic[ItemT]):
         """Charge the key of an item for tokens in a step."""
         if (queue := self._queue_of.get(item)) is not None:
             self._turns.count(queue.key, tokens)
+
+    def hurry(self, item: ItemT) -> None:
+        self._queue_of[item].hurry(item)
 
     def wait_on(self, item: ItemT) -> None:
         """Move an item that got a part of what it waits for, as `PriorityQueue.wait_on` does."""

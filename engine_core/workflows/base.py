@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
-from engine_core.executor.stage_link import Capacity
+from engine_core.executor.stage_start import Capacity
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
@@ -39,6 +39,15 @@ Operation = Literal[
 """Something that a job may require of a model."""
 
 
+class Prepared(NamedTuple):
+    """Rows as the job's scheduler takes them, their prompt tokens, and the job's first answer if it
+    has had none."""
+
+    rows: Any
+    tokens: int
+    accepted: Accepted | None = None
+
+
 class RequestProcessor(Protocol):
     """Turns a job's message into rows that its scheduler can run."""
 
@@ -46,8 +55,8 @@ class RequestProcessor(Protocol):
         """The texts and pairs to tokenize. Empty for a job of ids. Raises RefusalError."""
         ...
 
-    def prepare(self, inputs: JobInputs) -> tuple[Accepted, Any]:
-        """Check the job. Raises RefusalError, naming the item and both numbers."""
+    def prepare(self, inputs: JobInputs) -> Prepared:
+        """Check the items. Raises RefusalError, naming the one at fault and both numbers."""
         ...
 
 
@@ -59,7 +68,7 @@ class Scheduler(Protocol):
     """
 
     def add(self, job: Job, rows: Any) -> None:
-        """Queue the rows of a job, as its workflow prepares them."""
+        """Queue the rows of a job, or its next ones, as its workflow prepares them."""
         ...
 
     def usage(self) -> Usage: ...
@@ -82,6 +91,15 @@ class Scheduler(Protocol):
         ...
 
     def reset_cache(self) -> None: ...
+
+    def restart(self, lost: Iterable[Any]) -> None:
+        """Have all that ran wait, in its order: the stages have gone, with these batches in flight
+        and all that was cached."""
+        ...
+
+    def isolate(self, job: Job | None) -> None:
+        """Have only rows of this job run from now on, or of all again. No step is in flight."""
+        ...
 
     def schedule(self, oldest: Any) -> Any:
         """The next step, or None if no row can run now.

@@ -7,14 +7,13 @@ pair fills a template: all before its text is a prefix, computed once for each q
 from array import array
 from collections.abc import Mapping
 from functools import partial
-from operator import itemgetter
 
-from engine_core.messages import Accepted, EncodeJob, JobMessage, SamplingParams
+from engine_core.messages import EncodeJob, JobMessage, SamplingParams
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.decoder import DecoderScheduler
 from engine_core.schedulers.request import Request
 from engine_core.tokenization.tokenized import TextPieces
-from engine_core.workflows.base import Workflow
+from engine_core.workflows.base import Prepared, Workflow
 from engine_core.workflows.encode import EncodeProcessor, encode_workflow
 from engine_core.workflows.tokenizer_threads import JobInputs, Text
 from workers.contract.config import ExecutionConfig, Task
@@ -44,22 +43,24 @@ class PromptProcessor(EncodeProcessor):
         pieces = {query: template.filled(query, instruction) for query in {q for q, _ in pairs}}
         return [TextPieces(pieces[query], template.cut_piece, text) for query, text in pairs]
 
-    def prepare(self, inputs: JobInputs) -> tuple[Accepted, list[Request]]:
-        accepted, _ = super().prepare(inputs)
-        rows = list(enumerate(text.ids for text in inputs.tokenized))
-        if inputs.job.is_batch:
-            rows.sort(key=itemgetter(1))  # what begins alike is side by side
-        return accepted, [
+    def prepare(self, inputs: JobInputs) -> Prepared:
+        tokens = self._checked(inputs).num_tokens
+        requests = [
             Request(
                 job=inputs.job,
                 row=row,
                 params=_NOT_CONTINUED,
-                tokens=tokens,
-                max_len=len(tokens),
+                tokens=array("i", text.ids),
+                max_len=text.num_tokens,
                 seed=0,
+                dropped=text.dropped,
             )
-            for row, tokens in ((row, array("i", ids)) for row, ids in rows)
+            for row, text in enumerate(inputs.tokenized)
         ]
+        if inputs.job.is_batch:
+            # What begins alike is side by side.
+            requests.sort(key=lambda request: inputs.tokenized[request.row].ids)
+        return Prepared(requests, tokens)
 
 
 _prompts = partial(encode_workflow, processor=PromptProcessor, scheduler=DecoderScheduler)

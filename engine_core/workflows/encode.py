@@ -3,23 +3,21 @@
 With a model that embeds the server scores pairs by the cosine of their vectors.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
-from engine_core.messages import Accepted, EncodeJob, JobMessage, Marks
+from engine_core.messages import EncodeJob, JobMessage, Marks
 from engine_core.refusal import RefusalError
-from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
-from engine_core.schedulers.results import outputs_of
-from engine_core.tokenization.tokenized import Tokenized
+from engine_core.schedulers.encoder_rows import EncoderRows
+from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
 from engine_core.workflows.base import (
     Operation,
+    Prepared,
     RequestProcessor,
     Scheduler,
     Workflow,
-    outside_vocabulary,
+    check_vocabulary,
 )
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
 from workers.contract.config import ExecutionConfig, Task
@@ -56,61 +54,62 @@ class EncodeProcessor:
         del instruction
         return [*pairs]
 
-    def prepare(self, inputs: JobInputs) -> tuple[Accepted, Any]:
-        tokenized = inputs.tokenized
-        lens = np.array([text.num_tokens for text in tokenized], np.int32)
-        self._check_lengths(tokenized, lens, inputs.job.message.tokenization.unpooled)
-        tokens = np.frombuffer(b"".join([text.ids for text in tokenized]), np.int32)
-        segments = np.frombuffer(b"".join([text.segments for text in tokenized]), np.uint8)
-        rows = EncoderRows(tokens, segments, lens)
-        wrong = np.flatnonzero((tokens < 0) | (tokens >= self._vocab_size))
-        if len(wrong):
-            param = self._param(bisect_right(rows.offsets, int(wrong[0])) - 1, len(lens))
-            raise outside_vocabulary(param, "holds", int(tokens[wrong[0]]), self._vocab_size)
-        dropped = [text.dropped for text in tokenized]
-        message, answer = inputs.job.message, [text.ids for text in tokenized]
-        if isinstance(message, EncodeJob) and message.marks is not None:
-            rows, answer = _marked(message.marks, answer)
-        with_ids = not {"token_vectors", "token_weights"}.isdisjoint(outputs_of(inputs.job))
-        accepted = Accepted(
-            message.id,
-            rows.lens.tolist(),
-            prompt_ids=answer if with_ids else [],
-            dropped=dropped if any(dropped) else [],
-        )
-        return accepted, rows
+    def prepare(self, inputs: JobInputs) -> Prepared:
+        rows = self._checked(inputs)
+        return Prepared(rows, rows.num_tokens)
 
-    def _check_lengths(
-        self, texts: list[Tokenized], lens: np.typing.NDArray[np.int32], unpooled: int
-    ) -> None:
+    def _checked(self, inputs: JobInputs) -> EncoderRows:
+        tokenized, message = inputs.tokenized, inputs.job.message
+        lens = np.array([text.num_tokens for text in tokenized], np.int32)
+        self._check_lengths(inputs, lens)
+        marks = message.marks if isinstance(message, EncodeJob) else None
+        texts = [text.ids for text in tokenized]
+        rows = _rows(lens, texts) if marks is None else _marked(marks, texts)
+        # Negative ones are beyond every vocabulary so.
+        if np.frombuffer(b"".join(texts), np.uint32).max(initial=0) >= self._vocab_size:
+            for index, ids in enumerate(texts):
+                check_vocabulary(self._param(inputs, index), "holds", ids, self._vocab_size)
+        rows.token_types += b"".join([text.segments for text in tokenized])
+        if message.tokenization.truncate_to is not None:
+            rows.dropped += np.array([text.dropped for text in tokenized], np.int32).tobytes()
+        return rows
+
+    def _check_lengths(self, inputs: JobInputs, lens: np.typing.NDArray[np.int32]) -> None:
+        unpooled = inputs.job.message.tokenization.unpooled
         wrong = np.flatnonzero((lens <= unpooled) | (lens > self._most_tokens))
         if len(wrong):
             index = int(wrong[0])
-            param = self._param(index, len(lens))
+            param = self._param(inputs, index)
             if lens[index] <= unpooled:
                 behind = f" behind the {unpooled} of its prompt" if unpooled else ""
                 raise RefusalError("invalid_request", f"{param} has no tokens{behind}", param)
+            described = inputs.tokenized[index].described
             raise RefusalError(
                 "context_length_exceeded",
-                f"{param} has {texts[index].described} tokens; {self._bound} {self._most_tokens}",
+                f"{param} has {described} tokens; {self._bound} {self._most_tokens}",
                 param,
             )
 
-    def _param(self, index: int, count: int) -> str:
-        return f"{self._item}[{index}]" if count > 1 else self._item
+    def _param(self, inputs: JobInputs, index: int) -> str:
+        many = inputs.job.num_rows > 1
+        return f"{self._item}[{inputs.first + index}]" if many else self._item
 
 
-def _marked(marks: Marks, texts: list[bytes]) -> tuple[EncoderRows, list[bytes]]:
-    """The rows, and the ids of each, of texts with their `marks`."""
+def _rows(lens: np.typing.NDArray[np.int32], texts: list[bytes]) -> EncoderRows:
+    return EncoderRows(bytearray().join(texts), bytearray(lens.tobytes()))
+
+
+def _marked(marks: Marks, texts: list[bytes]) -> EncoderRows:
+    """The rows of texts with their `marks`."""
     marker = b"" if marks.marker is None else np.int32(marks.marker).tobytes()
     marked = [ids[:_ITEM] + marker + ids[_ITEM:] for ids in texts]
     added = [max(marks.length - len(ids) // _ITEM, 0) for ids in marked]
     filler = np.int32(marks.filler).tobytes()
     filled = [ids + count * filler for ids, count in zip(marked, added, strict=True)]
-    lens = np.array([len(ids) // _ITEM for ids in filled], np.int32)
-    unattended = None if marks.attended or not any(added) else np.array(added, np.int32)
-    tokens = np.frombuffer(b"".join(filled), np.int32)
-    return EncoderRows(tokens, np.empty(0, np.uint8), lens, unattended), filled
+    rows = _rows(np.array([len(ids) // _ITEM for ids in filled], np.int32), filled)
+    if marks.length and not marks.attended:
+        rows.unattended += np.array(added, np.int32).tobytes()
+    return rows
 
 
 def encode_workflow(
@@ -124,7 +123,9 @@ def encode_workflow(
     return Workflow(
         task=task,
         operations=frozenset({"encode texts", *others}),
-        preprocessor=lambda config, tokenizer: TokenizerThreads(tokenizer, config.max_model_len),
+        preprocessor=lambda config, tokenizer: TokenizerThreads(
+            tokenizer, config.max_model_len, whole=config.model.has_kv_cache
+        ),
         processor=processor,
         scheduler=scheduler,
         vector_size=vector_size,

@@ -9,6 +9,7 @@ from itertools import chain
 
 import msgspec
 
+from engine_core.loop.admission import prompt_tokens
 from engine_core.loop.jobs import Job
 from engine_core.messages import Accepted, GenerateJob, JobMessage, ReadJob, SamplingParams
 from engine_core.refusal import RefusalError
@@ -19,7 +20,13 @@ from engine_core.structured.matcher import Matcher, TokenLimits
 from engine_core.structured.turn_matcher import CompiledTurn, TurnMatcher
 from engine_core.tokenization.tokenized import Tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.base import RowLimit, Workflow, check_vocabulary, outside_vocabulary
+from engine_core.workflows.base import (
+    Prepared,
+    RowLimit,
+    Workflow,
+    check_vocabulary,
+    outside_vocabulary,
+)
 from engine_core.workflows.compiler_threads import CompilerThreads
 from engine_core.workflows.read import rows_to_read, texts_to_read
 from engine_core.workflows.tokenizer_threads import JobInputs, Text, TokenizerThreads
@@ -67,7 +74,7 @@ class DecoderProcessor:
             return texts_to_read(message, self._vocab_size)
         return list(message.texts)
 
-    def prepare(self, inputs: JobInputs) -> tuple[Accepted, Iterator[Request]]:
+    def prepare(self, inputs: JobInputs) -> Prepared:
         job, tokenized, grammar = inputs.job, inputs.tokenized, inputs.grammar
         message = job.message
         if isinstance(message, ReadJob):
@@ -107,7 +114,8 @@ class DecoderProcessor:
 
         counts, ids = [*map(len, prompts)], [text.ids for text in tokenized]
         ignored = grammar.ignored if grammar else ()
-        return Accepted(message.id, counts, ids, ignored=ignored), requests()
+        accepted = Accepted(message.id, counts, ids, ignored=ignored)
+        return Prepared(requests(), prompt_tokens(message, accepted), accepted)
 
     def _matcher(self, grammar: Compiled, params: SamplingParams) -> Matcher | TurnMatcher:
         if isinstance(grammar, CompiledTurn):

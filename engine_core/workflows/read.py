@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
-from engine_core.loop.admission import own_sizes
+from engine_core.loop.admission import own_sizes, prompt_tokens
 from engine_core.messages import Accepted, ReadJob, SamplingParams
 from engine_core.refusal import RefusalError
 from engine_core.schedulers.request import Request
 from engine_core.tokenization.continuation import Piece
-from engine_core.workflows.base import RowLimit, check_vocabulary
+from engine_core.workflows.base import Prepared, RowLimit, check_vocabulary
 from engine_core.workflows.tokenizer_threads import JobInputs, Text
 from workers.contract.messages import LIKELIEST
 from workers.contract.token_sampling import GREEDY
@@ -39,9 +39,7 @@ def texts_to_read(message: ReadJob, vocab_size: int) -> list[Text]:
     return [Piece(text, piece in later) for piece, text in enumerate(message.pieces)]
 
 
-def rows_to_read(
-    inputs: JobInputs, message: ReadJob, limit: RowLimit, vocab_size: int
-) -> tuple[Accepted, Iterator[Request]]:
+def rows_to_read(inputs: JobInputs, message: ReadJob, limit: RowLimit, vocab_size: int) -> Prepared:
     """The rows of a job whose pieces are tokenized. Raises RefusalError if one does not fit."""
     pieces, prompts = inputs.tokenized, message.prompts
     for number, piece in enumerate(pieces):
@@ -70,4 +68,5 @@ def rows_to_read(
                 shared=lengths[row] - max(own, 1),
             )
 
-    return Accepted(message.id, lengths, piece_tokens=sizes), requests()
+    accepted = Accepted(message.id, lengths, piece_tokens=sizes)
+    return Prepared(requests(), prompt_tokens(message, accepted), accepted)

@@ -31,29 +31,56 @@ if TYPE_CHECKING:
     from engine_core.structured.compiler import Compiled
 
 Text = WholeText | TextPieces | Piece
-_Part = tuple["JobInputs", list[WholeText]]
 
 
 @dataclass(slots=True, eq=False)
 class JobInputs:
-    """A job, its items' ids as far as they are known, and its grammar, or why it is refused. Its
-    `texts` are tokenized in order."""
+    """The items of a job from number `first` on, which are tokenized, and its grammar, or why it is
+    refused. `is_last`: no item of it is missing behind these."""
 
     job: Job
     tokenized: list[Tokenized] = field(default_factory=list[Tokenized])
-    texts: list[Text] = field(default_factory=list[Text])
+    first: int = 0
+    is_last: bool = True
     grammar: Compiled | None = None
     refusal: RefusalError | None = None
-    long_item: Iterator[Tokenized | None] | None = None
 
     @property
     def key(self) -> KeyShare:
         return self.job.message.key
 
+
+@dataclass(slots=True, eq=False)
+class _JobTexts:
+    """A job's texts, which are tokenized in order, and what of them is `ready` to be given away.
+    With `whole` that is all of them, or nothing."""
+
+    job: Job
+    texts: list[Text]
+    whole: bool
+    ready: JobInputs = field(init=False)
+    long_item: Iterator[Tokenized | None] | None = None
+
+    def __post_init__(self) -> None:
+        self.ready = JobInputs(self.job)
+
     @property
     def is_over(self) -> bool:
         """Whether no text is left to tokenize."""
-        return self.refusal is not None or self.job.ended or len(self.tokenized) == len(self.texts)
+        return self.ready.refusal is not None or self.job.ended or self._next == len(self.texts)
+
+    @property
+    def _next(self) -> int:
+        return self.ready.first + len(self.ready.tokenized)
+
+    def take(self) -> list[JobInputs]:
+        """What is tokenized since the last call, if it is to be given away."""
+        if not self.is_over and (self.whole or not self.ready.tokenized):
+            return []
+        taken, self.ready = self.ready, JobInputs(self.job, first=self._next)
+        taken.is_last = self.is_over
+        self.ready.refusal = taken.refusal
+        return [taken]
 
     def next_texts(self) -> list[WholeText]:
         """The next texts, about `SLICE_CHARACTERS`, for one call with those of other jobs. It is
@@ -68,16 +95,16 @@ class JobInputs:
     def next_part(self, tokenizer: Tokenizer, max_model_len: int) -> None:
         """Tokenize the next texts in a template, or the next short pieces, or a part of the next
         text or piece, which is long."""
-        options = self.job.message.tokenization
+        options, done = self.job.message.tokenization, self.ready.tokenized
         text, *others = self._next_slice()
         if isinstance(text, TextPieces):
             pieces = [text, *(other for other in others if isinstance(other, TextPieces))]
-            self.tokenized += tokenize_pieces(tokenizer, pieces, options, max_model_len)
+            done += tokenize_pieces(tokenizer, pieces, options, max_model_len)
             return
         if isinstance(text, Piece) and not _is_long(text):
             pieces = [other for other in (text, *others) if isinstance(other, Piece)]
             short = takewhile(lambda piece: not _is_long(piece), pieces)
-            self.tokenized += tokenize_each(tokenizer, [*short])
+            done += tokenize_each(tokenizer, [*short])
             return
         if self.long_item is None:
             self.long_item = (
@@ -86,24 +113,30 @@ class JobInputs:
                 else tokenize_long(tokenizer, text, options, max_model_len)
             )
         if (whole := next(self.long_item)) is not None:
-            self.tokenized.append(whole)
+            done.append(whole)
             self.long_item = None
 
     def _next_slice(self) -> list[Text]:
-        size, start = 0, len(self.tokenized)
+        size, start = 0, self._next
         for stop in range(start, len(self.texts)):
             size += _length_of(self.texts[stop])
             if size >= SLICE_CHARACTERS:
-                return self.texts[start : stop + 1]
+                # The first slice is short: steps wait for it.
+                return self.texts[start : stop + 1] if start else self.texts[: stop // 4 + 1]
         return self.texts[start:]
+
+
+_Part = tuple[_JobTexts, list[WholeText]]
 
 
 class TokenizerThreads:
     """Two threads that end when nobody holds this object. One is for jobs with long texts, so that
     they delay no short ones."""
 
-    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
-        """Texts of more than `max_model_len` tokens need not be tokenized further than that."""
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int, *, whole: bool = True) -> None:
+        """Texts of more than `max_model_len` tokens need not be tokenized further than that. Unless
+        a job is taken `whole`, its items come slice by slice, in order."""
+        self._whole = whole
         self._ready: Mailbox[JobInputs] = Mailbox()
         self._short, self._long = (
             self._started_lane(name, _Lane(tokenizer, max_model_len, self._ready))
@@ -124,11 +157,12 @@ class TokenizerThreads:
         if not texts:
             return JobInputs(job, given_ids(job.message))
         long = any(map(_is_long, texts))
-        (self._long if long else self._short).queue.put(JobInputs(job, texts=texts))
+        (self._long if long else self._short).queue.put(_JobTexts(job, texts, self._whole))
         return None
 
     def take(self) -> list[JobInputs]:
-        """The inputs that became ready, or are refused, since the last call."""
+        """The inputs that became ready since the last call. The last of a job may have no items, if
+        they refuse it."""
         return self._ready.take()
 
 
@@ -141,19 +175,19 @@ class _Lane:
     ) -> None:
         self._tokenizer, self._max_model_len = tokenizer, max_model_len
         self._tokenized = tokenized
-        self.queue: queue.SimpleQueue[JobInputs | None] = queue.SimpleQueue()
+        self.queue: queue.SimpleQueue[_JobTexts | None] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Work in this thread, until None is taken from the queue."""
-        active: FairQueue[JobInputs] = FairQueue()
+        active: FairQueue[_JobTexts] = FairQueue()
         while True:
             while not active or not self.queue.empty():
                 if (job := self.queue.get()) is None:
                     return
-                active.put(job, job.key)
+                active.put(job, job.ready.key)
             self._encode_slices(active)
 
-    def _encode_slices(self, active: FairQueue[JobInputs]) -> None:
+    def _encode_slices(self, active: FairQueue[_JobTexts]) -> None:
         """Encode one slice of as many jobs as fill a call, and put back those that have more."""
         parts: list[_Part] = []
         size = 0
@@ -167,16 +201,13 @@ class _Lane:
                 try:
                     job.next_part(self._tokenizer, self._max_model_len)
                 except BaseException as error:
-                    job.refusal = _refusal(error)
+                    job.ready.refusal = _refusal(error)
         for special, group in groupby(parts, key=_adds_special_tokens):
             self._encode(list(group), special)
-        over: list[JobInputs] = []
+        self._tokenized.put(*(ready for job, _ in parts for ready in job.take()))
         for job, _ in parts:
-            if job.is_over:
-                over.append(job)
-            else:
-                active.put(job, job.key)
-        self._tokenized.put(*over)
+            if not job.is_over:
+                active.put(job, job.ready.key)
 
     def _encode(self, parts: list[_Part], special: bool) -> None:
         """Encode the texts of jobs that agree about special tokens with one call. If it fails those
@@ -186,14 +217,14 @@ class _Lane:
             encodings = iter(self._tokenizer.encodings(batch, add_special_tokens=special))
         except RefusalError as error:
             if len(parts) == 1:
-                parts[0][0].refusal = _refusal(error)
+                parts[0][0].ready.refusal = _refusal(error)
             else:
                 for part in parts:
                     self._encode([part], special)
             return
         for job, texts in parts:
             options = job.job.message.tokenization
-            job.tokenized += [
+            job.ready.tokenized += [
                 tokenized(next(encodings), options, paired=isinstance(text, tuple))
                 for text in texts
             ]

@@ -51,10 +51,10 @@ def reads(
 
     def decorate(function: Function) -> Handler:
         kinds = get_annotations(function)
-        body = Body(kinds["body"]) if "body" in kinds else None
+        in_path, body = _in_path(kinds), Body(kinds["body"]) if "body" in kinds else None
 
         async def given(request: Request) -> dict[str, Any]:
-            found = {name: request.path_params[name] for name in _in_path(kinds)}
+            found = {name: request.path_params[name] for name in in_path}
             if "query" in kinds:
                 found["query"] = converted(request.query_params, kinds["query"])
             if body is not None:

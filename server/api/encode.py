@@ -3,6 +3,7 @@
 import asyncio
 import re
 from contextlib import nullcontext
+from functools import partial
 from typing import Literal
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from engine_core.client.pending_jobs import ONLY_VECTOR, Encoded, OfTokens
 from engine_core.messages import JobOptions, Tokenization
 from engine_core.refusal import RefusalError
 from server.schemas.common import EncodeRequest, Usage, renamed
+from server.service.distinct_items import DistinctItems, digests, plain_keys
 from server.service.inputs import Items
 from server.service.service import (
     Model,
@@ -45,10 +47,63 @@ async def encode(
 ) -> Encoded:
     """Embed the items, score them, or return what is wanted `of_tokens`.
 
+    An item that is there twice is computed once, and none whose vector or logits are cached.
+
     `query` is one for all or one for each. The ledger holds what tokens have until it is there.
     `options` get the client's key and salt. Raises RefusalError if the engine refuses the job, it
     fails, or the request's time is over.
     """
+    options, count = client_options(request, options), len(items)
+    run = partial(_computed, request, model, options, instruction, of_tokens)
+    distinct = None
+    if of_tokens is ONLY_VECTOR:
+        distinct = _distinct(request, model, items, options, query, instruction)
+    if distinct is None:
+        encoded = await run(items, query)
+    else:
+        some = await run(distinct.items, distinct.query) if len(distinct.items) else None
+        encoded = distinct.completed(some)
+        if (cache := service_of(request).vectors).max_bytes:
+            counts = count, distinct.num_known, cache.num_bytes
+            service_of(request).metrics.cached_vectors(model.name, *counts)
+    timing = encoded.timing
+    cached = 0 if timing is None else timing.cached
+    count_rows(request, model, count, sum(encoded.prompt_tokens), cached, timing)
+    return encoded
+
+
+def _distinct(
+    request: Request,
+    model: Model,
+    items: Items,
+    options: JobOptions,
+    query: str | list[str] | None,
+    instruction: str | None,
+) -> DistinctItems | None:
+    """The items to compute, if there are fewer than in the request or vectors are cached."""
+    service = service_of(request)
+    cache, keys = service.vectors, plain_keys(items, query)
+    # Sparse vectors have any number of entries, which are bounded as they come.
+    if model.served.execution.task == "embed_sparse":
+        return None
+    if not cache.max_bytes:
+        unique = len(set(keys)) == len(keys)
+        return None if unique else DistinctItems(items, query, keys, cache)
+    keys = digests(
+        model.name, options, query if isinstance(query, str) else None, instruction, keys
+    )
+    return DistinctItems(items, query, keys, cache)
+
+
+async def _computed(
+    request: Request,
+    model: Model,
+    options: JobOptions,
+    instruction: str | None,
+    of_tokens: OfTokens,
+    items: Items,
+    query: str | list[str] | None,
+) -> Encoded:
     service, record = service_of(request), record_of(request)
     key, wanted = record.client.share.number, of_tokens is not ONLY_VECTOR
     holding = service.ledger.account(key, "numbers of tokens") if wanted else nullcontext()
@@ -60,16 +115,12 @@ async def encode(
             instruction=instruction,
             of_tokens=of_tokens,
             admit=account.hold if account else lambda _: None,
-            options=client_options(request, options),
+            options=options,
         )
         try:
-            encoded = await within_limit(service.limits, record, encoding)
+            return await within_limit(service.limits, record, encoding)
         except RefusalError as error:
             raise _renamed(error, items) from None
-    timing = encoded.timing
-    cached = 0 if timing is None else timing.cached
-    count_rows(request, model, len(items), sum(encoded.prompt_tokens), cached, timing)
-    return encoded
 
 
 def _renamed(error: RefusalError, items: Items) -> RefusalError:

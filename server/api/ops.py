@@ -63,7 +63,7 @@ def _card(registry: Registry, model: Model, name: str) -> ModelCard:
 
 @answers(Endpoint("GET", "/health/live", "Operations", order=240, needs_key=False))
 async def live(request: Request) -> Health:
-    """Whether every engine is alive, or still loading: a liveness probe."""
+    """Whether every engine is alive, loading or about to be started again: a liveness probe."""
     record_of(request).is_probe = True
     for model in service_of(request).registry.models:
         model.check_alive()
@@ -77,6 +77,7 @@ async def ready(request: Request) -> Health:
     service = service_of(request)
     service.check(service.registry.models)
     for model in service.registry.models:
+        model.check_ready()
         model.chat.check()
     return Health()
 

@@ -166,8 +166,10 @@ def _keep(options: BatchOptions, job: FileJob) -> None:
 @asynccontextmanager
 async def own_engines(command: ServeCommand) -> AsyncGenerator[EngineBackend]:
     """Run an engine for each model of `command` within the block. Raises one of START_ERRORS."""
-    # All work is submitted at once, and expected to wait.
-    settings = msgspec.structs.replace(command.settings, max_queue_seconds=0, log_level="warning")
+    # All work is submitted at once, and expected to wait. Nobody would start lost stages again.
+    settings = msgspec.structs.replace(
+        command.settings, max_queue_seconds=0, max_restarts=0, log_level="warning"
+    )
     with private_folder() as (folder, announcement):
         models = build_served_models(settings, command.setting_names, folder)
         config = unattended(settings, models)

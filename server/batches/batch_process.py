@@ -91,15 +91,19 @@ async def run_batches(config: ServerConfig) -> None:
         settings = unattended(config, config.models, config.state.secret)
         async with engine_backend(settings, _SHARE) as backend:
             keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
-            await BatchRunner(
+            runner = BatchRunner(
                 state,
                 backend,
                 config.max_body_size,
                 health,
                 lambda owner: backend.act_for(keys.of_owner(owner)),
-            ).run()
-    except (RefusalError, JobStoppedError):
-        await asyncio.get_running_loop().create_future()  # the supervisor says what is lost
+            )
+            while True:
+                with suppress(JobStoppedError):  # the supervisor says what is lost
+                    await runner.run()
+                await asyncio.sleep(RETRY_S)
+    except RefusalError:
+        await asyncio.get_running_loop().create_future()  # the same
     finally:
         beating.cancel()
         state.close()

@@ -14,7 +14,7 @@ from engine_core.client.engine_client import EngineClient
 from engine_core.client.pending_jobs import GenerateStream, RowsCall
 from engine_core.config import EngineConfig
 from engine_core.loop.admission import job_size, prompt_tokens
-from engine_core.messages import GenerateJob, JobMessage
+from engine_core.messages import EncodeJob, GenerateJob, JobMessage
 from server.batches.answering import Answer, Backend, Room
 from server.daemon.application import all_endpoints, create_app
 from server.service.service import Registry, Service
@@ -60,7 +60,7 @@ class BatchClient(EngineClient):
     """Sends a line's first job once there is room. The line holds that room until its end."""
 
     def __init__(self, engine: EngineConfig, share: float) -> None:
-        super().__init__(engine.client_endpoint)
+        super().__init__(engine.client_endpoint, returns=engine.max_restarts > 0)
         self.batch = True
         self._room = Room(
             math.ceil(engine.max_pending_rows * share), math.ceil(engine.max_pending_tokens * share)
@@ -79,6 +79,8 @@ class BatchClient(EngineClient):
         keep = await self._room.take(size.rows, size.tokens)
         line.add_done_callback(lambda _: keep(0, 0))
         await super()._submit(waiting, message)
+        if isinstance(message, EncodeJob):
+            return  # its texts are not tokenized yet
         sequences = message.n if isinstance(message, GenerateJob) else 1
         keep(size.rows, prompt_tokens(message, waiting.answer) * sequences)
 

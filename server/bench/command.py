@@ -32,7 +32,8 @@ from server.settings.settings import API_KEY_VARIABLE, api_key_from
 _GPU = "H200"
 _SETTINGS = (
     *("devices", "stage_layers", "steps_ahead", "transport", "dtype", "attention_backend"),
-    *("max_model_len", "max_running", "max_step_tokens", "block_size", "kv_cache_bytes"),
+    *("max_model_len", "max_running", "max_step_tokens", "max_step_rows", "block_size"),
+    *("kv_cache_bytes",),
     *("disable_cascade_attn", "weights_in_fp8", "kv_cache_dtype"),
 )
 

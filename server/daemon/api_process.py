@@ -13,7 +13,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ import uvicorn
 import uvloop
 
 from server.api.responses.websocket import SOCKET_PATH
+from server.daemon.acceptor import Acceptor
 from server.daemon.application import all_endpoints, create_app
 from server.daemon.credentials import TLSError, server_context
 from server.event_loop import keep_beating, lasting_task
@@ -67,9 +68,6 @@ def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None)
 
 # Longer than clients keep idle connections, so that it is they who close them.
 _KEEP_ALIVE_S = 75
-# libuv accepts one connection of a socket in each turn of its loop, and a turn with many streams
-# takes milliseconds: the last of a burst of connections would wait for seconds.
-_ACCEPTED_A_TURN = 8
 # After the drain only connections without a running request are left.
 _CLOSE_S = 2
 
@@ -77,10 +75,36 @@ _CLOSE_S = 2
 class DrainingServer(uvicorn.Server):
     """uvicorn that keeps accepting after DRAIN_SIGNAL until the service has drained."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, listener: socket.socket) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._listener = service, listener
         self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept. uvicorn itself listens on no socket."""
+        await super().startup(sockets=[])
+        connections = self.server_state.connections
+        counts = self._service.metrics.connections
+        self._acceptor = Acceptor(self._listener, self._connect, connections.__len__, counts)
+
+    async def on_tick(self, counter: int) -> bool:
+        self._acceptor.publish()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._acceptor.close()
+        await super().shutdown(sockets=[])
+
+    async def _connect(self, connection: socket.socket) -> None:
+        """Serve a client. Raises OSError where the handshake fails."""
+        protocol = partial(
+            cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(protocol, connection, ssl=self.config.ssl)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -115,7 +139,7 @@ async def serve(
     gc.freeze()  # these objects live until the end
     gc.set_threshold(20_000, 20, 50)
     beating = lasting_task(keep_beating(), "heartbeat")
-    await DrainingServer(uvicorn_config, service).serve(sockets=listening_sockets(listener))
+    await DrainingServer(uvicorn_config, service, listener).serve()
     beating.cancel()
     if service.access_log is not None:
         service.access_log.close()
@@ -161,14 +185,6 @@ def _reload_on_sighup(
     loop.add_signal_handler(signal.SIGHUP, reload, config_file, service.keys, certificate)
     # It is blocked from birth: one that came since the configuration was read is handled now.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-
-
-def listening_sockets(listener: socket.socket) -> list[socket.socket]:
-    """`listener`, several times: the loop accepts a connection of each in every turn."""
-    # A copy blocks as the original does, and that is a property of the socket, which all API
-    # processes share: another one's `accept` would wait in the kernel.
-    listener.setblocking(False)
-    return [listener, *(listener.dup() for _ in range(_ACCEPTED_A_TURN - 1))]
 
 
 def main() -> None:

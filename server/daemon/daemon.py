@@ -36,9 +36,10 @@ from server.daemon.run import (
     room_for,
     until_ready,
 )
-from server.daemon.supervisor import Hangup, Supervisor
+from server.daemon.supervisor import Hangup, Moments, Supervisor
 from server.daemon.welcome import describe, welcome
 from server.demo import DemoModelMissingError
+from server.models.model_files import ModelFiles
 from server.models.model_source import SetupError
 from server.models.placement import Cluster
 from server.models.served_models import MODEL_ERRORS, build_served_models
@@ -163,6 +164,8 @@ def build_config(
         "cache_secret": new_secret(),
         "tls": credentials.tls,
         "models": build_served_models(settings, names, folder, cluster),
+        # Several hosts end together, and start again as a whole.
+        "max_restarts": settings.max_restarts if cluster is None else 0,
     }
     return ServerConfig(**msgspec.structs.asdict(settings) | decided)
 
@@ -219,16 +222,16 @@ async def _supervise(
     def reload() -> None:
         """Give the API processes the credentials that the files hold now."""
         credentials.read_again()
-        renewed = msgspec.structs.replace(config, api_keys=credentials.api_keys)
+        # An API process that is started later counts in the same cells as the others.
+        renewed = msgspec.structs.replace(
+            config, api_keys=credentials.api_keys, counted_keys=config.key_names
+        )
         try:
             write_server_config(renewed, folder)
         except OSError as error:
             _log.warning("cannot write to %s: %s; nothing has changed", folder, error.strerror)
 
     def on_started(children: Sequence[RunningPart]) -> None:
-        # The API processes alone hold it from then on: a connection must not wait in the queue of
-        # a socket that nobody will accept from.
-        launch.listener.close()
         running = [(child.pid, child.part) for child in children]
         others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in running]
         with suppress(OSError):  # a full disk costs no more than what metrics show of memory
@@ -236,17 +239,17 @@ async def _supervise(
                 folder / PROCESS_FILE, [DaemonProcess(os.getpid(), "supervisor"), *others]
             )
 
-    supervisor = Supervisor(
-        parts,
-        config,
-        hangup,
+    moments = Moments(
         until_ready=partial(until_ready, config),
         on_started=on_started,
         on_ready=show_welcome,
         on_hangup=reload,
-        nodes=nodes,
+        # The API processes alone hold it from then on: a connection must not wait in the queue of
+        # a socket that nobody will accept from.
+        on_drain=launch.listener.close,
     )
-    return await supervisor.run()
+    files = {model.name: ModelFiles(Path(model.path)) for model in config.models}
+    return await Supervisor(parts, config, hangup, moments, nodes=nodes, files=files).run()
 
 
 @contextmanager

@@ -1,19 +1,17 @@
 """The daemon's child processes, which `supervisor.py` starts and ends."""
 
 import asyncio
-import logging
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
 
-from server.event_loop import ChildProcess, lasting_task
+from server.event_loop import ChildProcess
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
 from server.settings.settings import ServedModel, ServerConfig, cache_folder, child_environment
 from workers.contract.config import ExecutionConfig, WorkerConfig
@@ -176,7 +174,7 @@ def write_server_config(config: ServerConfig, directory: Path) -> str:
         config,
         process_file=str(directory / PROCESS_FILE),
         batch_file=None if config.state.switched_off else str(directory / _BATCH_FILE),
-        count_files=tuple(counts) if config.api_workers > 1 else (),
+        count_files=tuple(counts),
     )
     file, new = directory / "server.json", directory / "server.json.new"
     new.unlink(missing_ok=True)
@@ -219,25 +217,33 @@ class SupervisedNode(Supervised, Protocol):
 
 
 class RunningPart(ChildProcess):
-    """The process of `part`. What comes from its socket are heartbeats."""
+    """The process of `part`. What comes from its socket are heartbeats, and lines of its own."""
 
-    def __init__(self, part: Part) -> None:
-        """Start it. Raises OSError."""
+    def __init__(self, part: Part, restarts: int = 0) -> None:
+        """Start it. Engines and workers get the number of times that this was done before. Raises
+        OSError."""
         inherited = () if part.inherited_fd is None else (part.inherited_fd,)
-        super().__init__(part.command, part.environment, pass_fds=inherited)
+        counted = [] if part.model is None else [str(restarts)]
+        super().__init__([*part.command, *counted], part.environment, pass_fds=inherited)
         self.part = part
-        self._silent = 0
+        self._silent, self._said = 0, ""
         self._stall = ""
         self.exit.add_done_callback(lambda _: self.socket.close())
 
     def silent_beats(self) -> int:
         """For how many calls in a row no heartbeat has come, if called every BEAT_SECONDS."""
         try:
-            received = bool(self.socket.recv(_ALL_BEATS))
+            received = self.socket.recv(_ALL_BEATS).decode()
         except BlockingIOError:
-            received = False
+            received = ""
         self._silent = 0 if received else self._silent + 1
+        self._said += received
         return self._silent
+
+    def said(self) -> list[str]:
+        """The lines that have come with heartbeats since the last call."""
+        *lines, self._said = self._said.split("\n")
+        return list(filter(None, lines))
 
     def kill_stalled(self) -> None:
         seconds = self._silent * BEAT_SECONDS
@@ -246,46 +252,3 @@ class RunningPart(ChildProcess):
 
     def end(self) -> str:
         return self._stall or super().end()
-
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-
-_GRACE_S = 1.0
-"""From SIGTERM to SIGKILL."""
-
-_log = logging.getLogger("penstock")
-
-
-class KeptRunning:
-    """The process of `part`. One that keeps ending is started less and less often."""
-
-    def __init__(self, part: Part, on_restart: Callable[[], None]) -> None:
-        """Start it. `on_restart` is called when it has been started again. Raises OSError."""
-        self._part = part
-        self._on_restart = on_restart
-        self.child = RunningPart(part)
-        """The one that runs, or ran last."""
-        self._keeping = lasting_task(self._keep(), f"{part.title} kept running")
-
-    async def stop(self) -> None:
-        """End it: what it was doing goes on at the next start. Idempotent."""
-        self._keeping.cancel()
-        self.child.signal(signal.SIGTERM)
-        await asyncio.wait([self.child.exit], timeout=_GRACE_S)
-        self.child.signal(signal.SIGKILL)
-        await asyncio.wait([self.child.exit])
-
-    async def _keep(self) -> None:
-        pause = _FIRST_PAUSE_S
-        while True:
-            started = time.monotonic()
-            await asyncio.wait([self.child.exit])
-            if time.monotonic() - started > _LONGEST_PAUSE_S:
-                pause = _FIRST_PAUSE_S
-            end = self.child.end()
-            _log.warning("the %s %s; starting it again in %g s", self._part.title, end, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-            with suppress(OSError):  # no memory, for one: tried again after the next pause
-                self.child = RunningPart(self._part)
-                self._on_restart()

@@ -2,18 +2,19 @@
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from types import FrameType
 
-from server.daemon.parts import KeptRunning, Part, RunningPart, Supervised, SupervisedNode
-from server.daemon.run import RunningParts, StartError, cause_of
+from server.daemon.groups import Group, NoRestartError, at_once, ever_later
+from server.daemon.parts import Part, Role, RunningPart, Supervised, SupervisedNode
+from server.daemon.run import RunningParts, StartError
 from server.event_loop import lasting_task, until_first
+from server.models.model_files import ModelFiles
 from server.settings.settings import ServerConfig
 from workers.contract.process import BEAT_SECONDS, DRAIN_SIGNAL, SILENT_BEATS
 
@@ -70,6 +71,28 @@ A second for last answers, two for connections, one each for traces, the access 
 _log = logging.getLogger("penstock")
 
 
+def _nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """What is done at moments of the daemon's life.
+
+    until_ready  waits until it serves
+    on_started   gets all processes once they are spawned, and whenever some have been started again
+    on_ready     gets the seconds that the start took
+    on_hangup    after SIGHUP, before the API processes get it
+    on_drain     before they are to drain
+    """
+
+    until_ready: Callable[[], Coroutine[object, object, None]]
+    on_ready: Callable[[float], None]
+    on_started: Callable[[Sequence[RunningPart]], None] = _nothing
+    on_hangup: Callable[[], None] = _nothing
+    on_drain: Callable[[], None] = _nothing
+
+
 class Supervisor:
     """One life of the daemon: `run` returns its exit code."""
 
@@ -78,30 +101,24 @@ class Supervisor:
         parts: Sequence[Part],
         config: ServerConfig,
         hangup: Hangup,
+        moments: Moments,
         *,
-        until_ready: Callable[[], Coroutine[object, object, None]],
-        on_started: Callable[[Sequence[RunningPart]], None],
-        on_ready: Callable[[float], None],
-        on_hangup: Callable[[], None],
         nodes: Sequence[SupervisedNode] = (),
+        files: Mapping[str, ModelFiles],
     ) -> None:
-        """The daemon lives as long as its `parts` do, and the batch process is started again. With
-        a `stall_timeout` of 0 none is watched. `on_started` gets all processes once they are
-        spawned, and again after a restart, `on_ready` the seconds that the start took. `on_hangup`
-        is called after SIGHUP, before the API processes get it. `nodes` run already."""
+        """The daemon lives as long as its `parts` do: what is lost is started again, but no more
+        often than `max_restarts` allows. With a `stall_timeout` of 0 none is watched. `nodes` run
+        already. `files` are those of each model."""
         self._parts = parts
         self._config = config
         self._hangup = hangup
-        self._until_ready = until_ready
-        self._on_started = on_started
-        self._on_ready = on_ready
-        self._on_hangup = on_hangup
-        self._children = RunningParts(nodes)
-        self._nodes = nodes
-        self._kept: list[KeptRunning] = []
-        self._lost: dict[str, list[Supervised]] = {}
-        self._unlogged: list[str] = []
-        self._serving = self._draining = False
+        self._moments = moments
+        self._nodes, self._files = nodes, files
+        self._groups: list[Group] = []
+        self._keeping: dict[Group, asyncio.Task[None]] = {}
+        self._losing: list[Group] = []
+        self._lost: list[Group] = []
+        self._draining = False
         self._died = asyncio.Event()
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
@@ -114,30 +131,43 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         self._hangup.follow(self._on_sighup)
         try:
-            # Children inherit the block: the signal would end one that does not handle it yet. API
-            # processes unblock it when they do.
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
-            try:
-                for part in self._parts:
-                    if part.role == "batch":
-                        self._kept.append(KeptRunning(part, self._name_processes))
-                    else:
-                        self._children.append(RunningPart(part))
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-            self._name_processes()
+            self._start()
             code = await self._start_and_serve()
         finally:
             await self._end(0.0 if self._force.is_set() else _TERMINATE_S)
         return 128 + self._forced_by if self._forced_by else code
 
-    def _name_processes(self) -> None:
-        self._on_started(self._processes())
+    def _start(self) -> None:
+        """Start all groups: a model, or one of the other parts."""
+        by_name: dict[str, list[Part]] = {}
+        for part in self._parts:
+            by_name.setdefault(part.model or part.title, []).append(part)
+        for parts in by_name.values():
+            self._groups.append(self._group(parts))
+            if self._groups[-1].role == "batch":
+                self._keep(self._groups[-1])
+        self._name_processes()
 
-    def _processes(self) -> list[RunningPart]:
-        """All processes of this host."""
-        own = [child for child in self._children if isinstance(child, RunningPart)]
-        return [*own, *(kept.child for kept in self._kept)]
+    def _group(self, parts: Sequence[Part]) -> Group:
+        model = parts[0].model
+        if parts[0].role == "batch":
+            return Group(parts, ever_later())
+        return Group(
+            parts,
+            at_once(self._config.max_restarts),
+            nodes=[] if model is None else self._nodes,
+            files=[own for name, own in self._files.items() if model in (None, name)],
+        )
+
+    def _name_processes(self) -> None:
+        processes = [process for group in self._groups for process in group.processes]
+        self._moments.on_started(processes)
+
+    def _children(self) -> RunningParts:
+        """All but the batch process: those that end with the daemon, and it with them."""
+        return RunningParts(
+            child for group in self._groups if group.role != "batch" for child in group.children
+        )
 
     def _on_signal(self, number: signal.Signals) -> None:
         """The first finishes the requests in flight and stops. A second one stops at once."""
@@ -152,15 +182,16 @@ class Supervisor:
             if not self._stop.is_set():  # a shell that ends sends another one
                 self._on_signal(signal.SIGHUP)
             return
-        self._on_hangup()
+        self._moments.on_hangup()
         for child in self._servers():
             child.signal(signal.SIGHUP)
 
     async def _start_and_serve(self) -> int:
         started, seconds = time.monotonic(), self._config.startup_timeout
-        ready = self._children.until(self._until_ready(), seconds, " (--startup-timeout)")
+        ready = self._moments.until_ready()
         try:
-            await until_first(ready, self._stop.wait())
+            starting = self._children().until(ready, seconds, " (--startup-timeout)")
+            await until_first(starting, self._stop.wait())
         except StartError as error:
             # There is nobody to answer yet, and nothing must follow the line that says why.
             self._give_cause(str(error))
@@ -170,20 +201,20 @@ class Supervisor:
         if self._stop.is_set():
             await self._drain()
             return 0
-        self._on_ready(time.monotonic() - started)
+        self._moments.on_ready(time.monotonic() - started)
         return await self._serve()
 
     async def _serve(self) -> int:
-        """Until a signal comes or a part dies. Then the requests in flight are finished."""
-        self._serving = True
+        """Until a signal comes, or something is lost for good. Then what runs is finished."""
         watch = lasting_task(self._watch(), "watch of heartbeats")
-        for child in self._children:
-            child.exit.add_done_callback(partial(self._on_exit, child))
+        for group in self._groups:
+            if group.role != "batch":
+                self._keep(group)
         await until_first(self._died.wait(), self._stop.wait())
         await self._drain()
         watch.cancel()
-        self._serving = False
-        self._log_losses()
+        for group in self._losing:
+            self._lose(group, group.cause())
         return 1 if self._lost else 0
 
     async def _watch(self) -> None:
@@ -191,39 +222,57 @@ class Supervisor:
         workers themselves: they know whether one has anything to do."""
         # In Python one large request, or file, can keep a process from its loop for seconds.
         patient = self._config.stall_timeout / BEAT_SECONDS
-        limits = {"engine": SILENT_BEATS, "api": patient, "batch": patient}
-        while self._config.stall_timeout:
+        limits: dict[Role, float] = {"engine": SILENT_BEATS, "api": patient, "batch": patient}
+        while True:
             await asyncio.sleep(BEAT_SECONDS)
-            for child in self._processes():
-                limit = limits.get(child.part.role, math.inf)
-                if not child.exit.done() and child.silent_beats() >= limit:
-                    child.kill_stalled()
+            for group in self._groups:
+                group.watch(limits if self._config.stall_timeout else {})
 
-    def _on_exit(self, child: Supervised, _: asyncio.Future[int]) -> None:
-        """A model is lost with its first part."""
-        part = child.part
-        drained = self._draining and part.role == "api" and child.exit.result() == 0
-        if not self._serving or drained or self._force.is_set():
-            return
-        lost = part.model or part.title
-        later = asyncio.get_running_loop().call_later
-        # Whoever was killed is the cause. Others may have ended by another one's end.
-        was_killed = child.exit.result() < 0
-        wait = _NODE_CAUSE_S if self._nodes and not was_killed else _CAUSE_S
-        if lost not in self._lost:
-            self._unlogged.append(lost)
-        self._lost.setdefault(lost, []).append(child)
-        later(wait, self._log_losses)
-        if part.role in ("engine", "node"):
-            later(wait, self._kill_model, part.model)
+    def _keep(self, group: Group) -> None:
+        self._keeping[group] = lasting_task(self._keep_running(group), f"keeping {group.name}")
 
-    def _log_losses(self) -> None:
-        """Name the causes. What runs elsewhere is then finished."""
-        for lost in self._unlogged:
-            cause = f"the {cause_of(self._lost[lost])}"
-            _log.error("%s; stopping", cause)
-            self._give_cause(cause)
-        self._unlogged.clear()
+    async def _keep_running(self, group: Group) -> None:
+        """Start what is lost of a group again, until it is lost for good."""
+        while True:
+            await group.loss()
+            if self._is_drained(group) or self._force.is_set():
+                return
+            self._losing.append(group)
+            # Whoever was killed is the cause. Others may have ended by another one's end.
+            waits_for_nodes = self._nodes and not group.was_killed
+            await asyncio.sleep(_NODE_CAUSE_S if waits_for_nodes else _CAUSE_S)
+            self._losing.remove(group)
+            pause = None if self._is_final(group) else group.pause()
+            if pause is None:
+                self._lose(group, group.cause())
+                await group.end()
+                return
+            later = f" in {pause:g} s" if pause else ""
+            _log.warning("%s; starting %s again%s", group.cause(), group.again(), later)
+            await asyncio.sleep(pause)
+            try:
+                await group.start_again()
+            except NoRestartError as error:
+                self._lose(group, str(error))
+                await group.end(0.0)
+                return
+            except OSError:  # no memory, for one: that is a loss once more
+                continue
+            self._name_processes()
+
+    def _is_drained(self, group: Group) -> bool:
+        done = group.role == "api" and all(each.exit.result() == 0 for each in group.ended())
+        return self._draining and done
+
+    def _is_final(self, group: Group) -> bool:
+        """Whether nobody waits for it any more."""
+        return self._draining and (group.role == "api" or group.core_is_lost)
+
+    def _lose(self, group: Group, cause: str) -> None:
+        """Name the cause. What runs elsewhere is then finished."""
+        _log.error("%s; stopping", cause)
+        self._give_cause(cause)
+        self._lost.append(group)
         self._died.set()
 
     def _give_cause(self, cause: str) -> None:
@@ -231,26 +280,19 @@ class Supervisor:
         for node in self._nodes:
             node.cause = cause
 
-    def _kill_model(self, model: str | None) -> None:
-        """End what is left of a model: workers that have nobody to work for, an engine without
-        them. One that stands still would not even notice."""
-        for child in self._children:
-            if child.part.model == model:
-                child.signal(signal.SIGKILL)
-
     def _can_finish(self) -> bool:
         """Whether a whole model is left, and an API process to answer for it."""
-        models = {child.part.model for child in self._children if child.part.model is not None}
-        return bool(models - self._lost.keys()) and any(not c.exit.done() for c in self._servers())
+        models = any(group.model and group not in self._lost for group in self._groups)
+        return models and any(not child.exit.done() for child in self._servers())
 
     def _servers(self) -> list[Supervised]:
-        return [child for child in self._children if child.part.role == "api"]
+        return [child for child in self._children() if child.part.role == "api"]
 
     async def _drain(self) -> None:
         """Have the API processes finish what runs and exit: all others are idle then."""
         self._draining = True
-        for kept in self._kept:
-            await kept.stop()
+        self._moments.on_drain()
+        await self._stop_batches()
         if not self._lost:
             _log.info("stopping: up to %g s to finish what runs", self._config.drain_timeout)
         seconds = self._config.drain_timeout + _DRAIN_MARGIN_S
@@ -265,17 +307,26 @@ class Supervisor:
                 child.signal(DRAIN_SIGNAL)
             await _wait(servers, _LAST_WORDS_S)
 
+    async def _stop_batches(self) -> None:
+        """End the batch process: what it was doing goes on at the next start. Idempotent."""
+        for group in self._groups:
+            if group.role == "batch":
+                self._keeping[group].cancel()
+                await group.stop()
+
     async def _end(self, grace: float) -> None:
         """SIGTERM to all that are left, a moment, SIGKILL."""
-        for kept in self._kept:
-            await kept.stop()
+        await self._stop_batches()
+        for task in self._keeping.values():
+            task.cancel()
+        children = self._children()
         if grace:
-            for child in self._children:
+            for child in children:
                 child.signal(signal.SIGTERM)
-            await _wait(self._children, grace)
-        for child in self._children:
+            await _wait(children, grace)
+        for child in children:
             child.signal(signal.SIGKILL)
-        await _wait(self._children, None)
+        await _wait(children, None)
 
 
 async def _wait(children: Sequence[Supervised], seconds: float | None) -> None:

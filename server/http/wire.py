@@ -5,9 +5,7 @@ that clients do not read. Whatever uvicorn does not document is used here and in
 """
 
 import asyncio
-import functools
 import logging
-import resource
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -152,8 +150,6 @@ NoteUnread = Callable[[Scope, RefusalError], bytes]
 _LINGER_S = 2
 _STATUS_LINE = b"HTTP/"
 
-_log = logging.getLogger("penstock")
-
 
 class WatchedProtocol(asyncio.Protocol):
     """A connection that `unread_answers` watches while its client lags behind. Stands before
@@ -206,11 +202,6 @@ class WireProtocol(WatchedProtocol, HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         coalescing = CoalescingTransport(transport, self._drop_rest)
         super().connection_made(cast("asyncio.Transport", coalescing))
-        # A file gets the lowest free number, so the highest is used when no other is free. The
-        # event loop closes further connections without logging it.
-        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if transport.get_extra_info("socket").fileno() == open_files - 1:
-            _log_full(open_files)
         self._refused = False
         self._stalled_bytes = self._read_bytes = 0
         self._deadline: float | None = self.loop.time() + self.progress_timeout_s
@@ -471,15 +462,6 @@ def _reason(error: httptools.HttpParserError) -> RefusalError:
     if isinstance(error.__context__, RefusalError):
         return error.__context__
     raise error
-
-
-@functools.cache
-def _log_full(limit: int) -> None:
-    _log.error(
-        "all %d files that this process may open are open: new connections are closed unanswered "
-        "until others end. Raise the limit (ulimit -n, systemd: LimitNOFILE=)",
-        limit,
-    )
 
 
 def answer_as_http10(cycle: RequestResponseCycle) -> None:

@@ -84,7 +84,8 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     It computes in `dtype`, and caches keys and values in `kv_cache_dtype`; config.json names
     `checkpoint_dtype`. `wrapped`: it is the language model of a larger one. `parameters` by the
-    shape are without norms and biases. `weight_bytes` are of all stages, each copy of a tied
+    shape are without norms and biases; `active_parameters` are those that one token meets, of
+    experts only its own. `weight_bytes` are of all stages, each copy of a tied
     embedding included. `kv_bytes` are the keys and values of 1,000 tokens (0 without a KV cache),
     `kv_bytes_full` what a sequence of `max_model_len` holds in whole blocks, in layers with a
     window only those of its last tokens.
@@ -108,6 +109,7 @@ class InspectedModel(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_dtype: str
     quantization: InspectedQuantization | None
     parameters: int
+    active_parameters: int
     parameters_from: SizesFrom
     weight_bytes: int
     kv_bytes: int
@@ -272,14 +274,19 @@ class _Inspector:
                     self._refuse(error)
         return heads
 
-    def _inspected(self, model: ModelConfig, heads: WeightHeads | None) -> InspectedModel:
-        task, options = task_of(model), self._options
-        # As on a GPU.
+    def _usual_options(self, model: ModelConfig, task: Task) -> EngineOptions:
+        """The options, and defaults as on a GPU."""
+        options = self._options
         size = options.block_size or defaults.block_size(generates=task == "generate", on_cpu=False)
         options = msgspec.structs.replace(options, block_size=size)
-        if options.dtype == "auto":
-            usual = defaults.dtype(model.checkpoint_dtype, on_cpu=False)
-            options = msgspec.structs.replace(options, dtype=usual)
+        if options.dtype != "auto":
+            return options
+        usual = defaults.dtype(model.checkpoint_dtype, on_cpu=False)
+        return msgspec.structs.replace(options, dtype=usual)
+
+    def _inspected(self, model: ModelConfig, heads: WeightHeads | None) -> InspectedModel:
+        task = task_of(model)
+        options = self._usual_options(model, task)
         one_stage = msgspec.structs.replace(options, pipeline_stages=1, max_model_len=None)
         whole = execution_config(self._source, model, task, one_stage, "")
         if heads is not None:
@@ -292,6 +299,7 @@ class _Inspector:
         gpus = tuple(f"cuda:{stage}" for stage in range(execution.num_stages))
         execution = msgspec.structs.replace(execution, devices=gpus)
         stages = _stages(execution, heads)
+        parameters = sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype]
         return InspectedModel(
             architecture=model.architecture,
             family=family_of(model.architecture).name,
@@ -310,7 +318,8 @@ class _Inspector:
             kv_cache_dtype=execution.cache_dtype,
             checkpoint_dtype=model.checkpoint_dtype,
             quantization=_quantization(execution.model, heads),
-            parameters=sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype],
+            parameters=parameters,
+            active_parameters=parameters - _idle_numbers(model),
             parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
             kv_bytes=sum(stage.kv_bytes for stage in stages),
@@ -327,7 +336,7 @@ def _quantization(model: ModelConfig, heads: WeightHeads | None) -> InspectedQua
     return InspectedQuantization(
         format=str(own),
         stored_bytes=sum(file.stat().st_size for file in files) or None,
-        runs_as="FP8 on CUDA, dequantised to --dtype on a CPU",
+        runs_as=f"{'MXFP4' if own.in_fp4 else 'FP8'} on CUDA, dequantised to --dtype on a CPU",
     )
 
 
@@ -361,6 +370,12 @@ def _bytes_of_longest(execution: ExecutionConfig) -> int:
         return 0
     blocks = execution.cache_layout.blocks_held(execution.max_model_len)
     return blocks * sum(kv_block_bytes(execution))
+
+
+def _idle_numbers(model: ModelConfig) -> int:
+    """Numbers of experts that are not a token's, in all layers."""
+    layers = range(model.num_layers)
+    return sum(model.mlp_numbers(i) - model.mlp_numbers(i, active=True) for i in layers)
 
 
 def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:

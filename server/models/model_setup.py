@@ -52,13 +52,16 @@ _GIB = 1 << 30
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
     """How an engine is run. `memory_share` is its part of each of its CUDA devices. `sources` are
     names of the checkpoint besides its folder. `setting_names` are those in messages, by key. With
-    a `cluster` it is divided over several hosts."""
+    a `cluster` it is divided over several hosts. Whoever runs it starts lost stages again, up to
+    `max_restarts` times."""
 
     cluster: Cluster | None = None
     memory_share: float = defaults.MEMORY_SHARE
     rerank: RerankTemplate | None = None
     sources: tuple[str, ...] = ()
     stall_timeout: float = defaults.STALL_TIMEOUT
+    startup_timeout: float = defaults.STARTUP_TIMEOUT
+    max_restarts: int = 0
     log_level: str = defaults.LOG_LEVEL
     setting_names: dict[str, str] = msgspec.field(
         default_factory=lambda: SettingNames().of_engine(0)
@@ -105,6 +108,8 @@ def set_up_model(
         max_queue_seconds=limits.max_queue_seconds,
         client_endpoint=f"ipc://{prefix}.client",
         stall_timeout=options.stall_timeout,
+        max_restarts=options.max_restarts,
+        startup_timeout=options.startup_timeout,
     )
     return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
@@ -162,6 +167,7 @@ def execution_config(
         max_running=options.max_running or defaults.max_running(stages, on_cpu=on_cpu),
         max_step_tokens=options.max_step_tokens
         or defaults.max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
+        max_step_rows=options.max_step_rows,
         name=name,
         model=_quantised(name, model, options.quantization),
         task=task,
@@ -244,7 +250,8 @@ def _memory_shares(
                 f"stage {stage} of {execution.name} has {weights / _GIB:.1f} GiB of weights and "
                 f"{ring / _GIB:.1f} GiB of buffers between stages, more than its share of "
                 f"{execution.devices[stage]}: {shares[stage] / _GIB:.1f} of "
-                f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages",
+                f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages or weights of fewer "
+                "bits",
             )
     return shares
 

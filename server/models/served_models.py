@@ -56,6 +56,8 @@ def build_served_models(
             rerank=model.rerank,
             sources=(model.model,),
             stall_timeout=settings.stall_timeout,
+            startup_timeout=settings.startup_timeout,
+            max_restarts=settings.max_restarts if cluster is None else 0,
             log_level=settings.log_level,
             setting_names=setting_names.of_engine(index),
         )

@@ -50,8 +50,11 @@ def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list
         name = inner_name(stored) if model.wrapped else stored
         if name is None or (_LM_HEAD.search(name) and not reads_lm_head) or _SCALE.search(name):
             continue
-        layer = _LAYER.search(family_of(model.architecture).canonical_name(name))
-        if layer is not None and int(layer[1]) < len(stages):
+        canonical = family_of(model.architecture).canonical_name(name)
+        layer = _LAYER.search(canonical)
+        if canonical.startswith("unused.") or (layer and int(layer[1]) >= len(stages)):
+            continue
+        if layer:
             own = range(len(sizes)) if model.shared_layers else [stages[int(layer[1])]]
             for stage in own:
                 sizes[stage] += count * _layer_item_bytes(execution, name)
@@ -64,6 +67,9 @@ def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
     """Bytes of an element of a layer's tensor. Its norms and biases count as its products do."""
     model, own = execution.model, execution.model.quantization
     canonical = family_of(model.architecture).canonical_name(name).removesuffix(".weight")
+    if name.endswith(("_blocks", "_scales")):  # of MXFP4, bytes of two numbers, and of scales
+        numbers = 2 if name.endswith("_blocks") else 0
+        return 1 if execution.fp8_item_bytes == 1 else numbers * ITEM_BYTES[execution.dtype]
     layer = name.removesuffix(".weight")
     others = wrapper_names(layer) if model.wrapped else (layer,)
     in_fp8 = own is not None and own.keeps(canonical, *others)

@@ -43,7 +43,7 @@ def engine_metrics(engines: Engines) -> Iterator[Metric]:
     now = time.monotonic()
     for served, client in engines:
         model, beat = [served.name], client.beat
-        up.add_metric(model, float(client.info is not None and not client.dead))
+        up.add_metric(model, float(client.is_ready))
         if beat is None:
             continue
         for family, value in zip(of_engines, metric_values(beat), strict=True):

@@ -18,7 +18,15 @@ from server.errors import ERRORS
 from server.observe.engine_families import add_admitted, engine_metrics
 from server.observe.processes import batches_run, process_memory
 from server.observe.request_record import ROW_ENDS, RequestRecord
-from server.observe.shared_cells import OTHER, Count, Distribution, Family, SharedCells, place
+from server.observe.shared_cells import (
+    OTHER,
+    Count,
+    Distribution,
+    Family,
+    SharedCell,
+    SharedCells,
+    place,
+)
 from server.observe.vllm_alias import vllm_metrics
 from server.settings.settings import ServerConfig
 
@@ -59,6 +67,8 @@ _COUNTS: Final = {
     "prompt_tokens": "Tokens of accepted inputs.",
     "cached_tokens": "Prompt tokens that were found in the prefix cache.",
     "generated_tokens": "Tokens of continuations.",
+    "vector_cache_queries": "Texts whose vector or scores were looked for in the cache.",
+    "vector_cache_hits": "Texts whose vector or scores were found in the cache.",
 }
 _KEY_COUNTS: Final = {
     "requests": "Requests by the name of their API key.",
@@ -106,6 +116,8 @@ class ModelMetrics:
         self.first_token_seconds = distributions["time_to_first_token_seconds"]
         self.next_token_seconds = distributions["inter_token_seconds"]
         self._cached_tokens = counts["cached_tokens"]
+        self.vector_queries = counts["vector_cache_queries"]
+        self.vector_hits = counts["vector_cache_hits"]
         self._at_end = [(distributions[name], value) for name, value in _OBSERVED_AT_END.items()]
         self._rows = {end: families["rows"].count(cells, model, end) for end in ROW_ENDS}
 
@@ -159,6 +171,9 @@ def _of_answers(endpoint: dict[str, tuple[str, ...]]) -> Iterator[Family]:
         yield Family("counter", f"penstock_{name}", text, {"reason": codes})
     text = "What has been admitted and not yet answered."
     yield Family("gauge", "penstock_in_flight", text, {"what": ("requests",)})
+    text = "Bytes of vectors and scores in the caches of API processes."
+    yield Family("gauge", "penstock_vector_cache_bytes", text, {})
+    yield Family("gauge", "penstock_connections", "Open connections of clients.", {})
     text = "Lines of the access log that could not be written."
     yield Family("counter", "penstock_access_log_dropped", text, {})
 
@@ -181,17 +196,19 @@ class Metrics:
         self._engines = list(zip(config.models, clients, strict=True))
         self._config = config
         models = tuple(model.name for model in config.models)
-        keys = (*dict.fromkeys(key.name for key in config.api_keys), OTHER)
+        keys = (*config.key_names, OTHER)
         families = self._families = _families((*dict.fromkeys(endpoints), OTHER), models, keys)
         count_files = [*map(Path, config.count_files)]
         self._cells = SharedCells(place([*families.values()]), count_files, index)
         own = self._cells.own
+        self.set_in_flight(0)
         self._of_model = {model: ModelMetrics(families, own, model) for model in models}
         of_keys = [families[f"key_{name}"] for name in _KEY_COUNTS]
         self._of_key = {key: [each.count(own, key) for each in of_keys] for key in keys}
         self._by_reason = {
             code: families[name].count(own, code) for name, _, codes in _REASONS for code in codes
         }
+        self.connections = SharedCell(self._cells, families["connections"].first)
         self.dropped_lines = families["access_log_dropped"].count(own)
         # Most series are never counted; looking the others up takes longer than counting.
         self._answers = cache(self._answers_of)
@@ -202,6 +219,13 @@ class Metrics:
 
     def set_in_flight(self, requests: int) -> None:
         self._cells.own[self._families["in_flight"].first] = requests
+
+    def cached_vectors(self, model: str, queries: int, hits: int, num_bytes: int) -> None:
+        """Note how many vectors were looked for and found, and what this process' cache holds."""
+        of_model = self._of_model[model]
+        of_model.vector_queries.add(queries)
+        of_model.vector_hits.add(hits)
+        self._cells.own[self._families["vector_cache_bytes"].first] = num_bytes
 
     def answered(self, record: RequestRecord) -> None:
         """A request is over: its record is closed."""

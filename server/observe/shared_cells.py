@@ -123,20 +123,45 @@ class SharedCells:
     """float64 cells: this process's `own`, and the sums over all processes."""
 
     def __init__(self, size: int, files: Sequence[Path], index: int) -> None:
-        """`files` are those of all API processes, of which this is number `index`. None if there is
-        but one process. Raises OSError."""
+        """`files` are those of all API processes, of which this is number `index`, and goes on with
+        what one before it has counted. None are needed for one process. Raises OSError."""
         self._files = list(files)
         self._maps: dict[Path, npt.NDArray[np.float64]] = {}
         self._own = np.zeros(size)
         if files:
-            # Whole from the start: a full disk would end who writes into it later.
-            self._own.tofile(files[index])
-            self._own = np.memmap(files[index], np.float64, "r+")
+            file = files[index]
+            if not self._is_whole(file):
+                # Whole from the start: a full disk would end who writes into it later.
+                self._own.tofile(file)
+            self._own = np.memmap(file, np.float64, "r+")
         self.own = self._own.data.cast("B").cast("d")
 
     def sums(self) -> list[float]:
         """The sum of every cell over all processes that have begun."""
+        return np.sum(self.of_all(), axis=0).tolist()
+
+    def of_all(self) -> list[npt.NDArray[np.float64]]:
+        """The cells of each process that has begun."""
         for file in self._files:
-            if file not in self._maps and file.exists() and file.stat().st_size == self._own.nbytes:
+            if file not in self._maps and self._is_whole(file):
                 self._maps[file] = np.memmap(file, np.float64, "r")
-        return np.sum(list(self._maps.values()) or [self._own], axis=0).tolist()
+        return list(self._maps.values()) or [self._own]
+
+    def _is_whole(self, file: Path) -> bool:
+        return file.exists() and file.stat().st_size == self._own.nbytes
+
+
+class SharedCell:
+    """A number that each process has, and sees of the others."""
+
+    def __init__(self, cells: SharedCells, at: int) -> None:
+        self._cells, self._at = cells, at
+
+    def set(self, number: int) -> int:
+        """Set this process's, and return it."""
+        self._cells.own[self._at] = number
+        return number
+
+    def least(self) -> int:
+        """The least of all processes that have begun."""
+        return int(min(own[self._at] for own in self._cells.of_all()))

@@ -41,6 +41,17 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`busy_seconds`, `waiting_seconds`, `transfer_seconds` and `idle_seconds` of each stage."""
 
 
+class StageLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """The last time that stages of a model were lost and started again, under the same core."""
+
+    reason: str
+    """Which stage was lost, and how."""
+    seconds_ago: float
+    """When that was."""
+    outage_seconds: float | None
+    """How long it took until all stages were ready again; null: they are not yet."""
+
+
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A served model."""
 
@@ -54,8 +65,9 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoints that it serves."""
     max_model_len: int
     """Tokens that it takes at most."""
-    state: Literal["loading", "ready", "stopped"]
-    """`loading`, `ready`, or `stopped`: the engine has died, and the daemon is about to end."""
+    state: Literal["loading", "ready", "restarting", "stopped"]
+    """`loading`, `ready`, `restarting`: stages were lost, requests wait for others; or `stopped`:
+    the engine has died, and the daemon is about to end."""
     prompt_tokens: int
     """Prompt tokens of accepted requests since the daemon's start."""
     generated_tokens: int
@@ -66,6 +78,8 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How long streams waited between tokens."""
     engine: EngineStatus | None
     """The engine at its last heartbeat; null before the first."""
+    loss: StageLoss | None
+    """The last loss of stages; null: there was none."""
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):

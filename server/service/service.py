@@ -34,6 +34,7 @@ from server.service.label_tokens import LabelTokens
 from server.service.late_interaction import LateInteraction
 from server.service.ledger import Ledger
 from server.service.token_text import TokenText
+from server.service.vector_cache import VectorCache
 from server.settings.api_keys import ClientKeys
 from server.settings.settings import Limits, ServedModel, ServerConfig
 from server.templates.template_client import TemplateClient
@@ -74,8 +75,14 @@ class Model:
     def serves(self, endpoint: Endpoint) -> bool:
         return endpoint.is_served_by(self.served.execution)
 
+    def check_ready(self) -> None:
+        """Raises RefusalError while requests would wait for stages that are started again."""
+        if not self.client.is_ready:
+            raise RefusalError("not_ready", f"the stages of model {self.name} are started again")
+
     def check_alive(self) -> None:
-        """Raises RefusalError if the engine has died. The supervisor kills one that hangs."""
+        """Raises RefusalError if the engine is gone for good. The supervisor kills one that
+        hangs."""
         if self.client.dead:
             raise RefusalError("unhealthy", f"the engine of model {self.name} has stopped")
 
@@ -121,7 +128,7 @@ class Registry:
         served: Sequence[ServedModel],
         endpoints: Sequence[Endpoint],
         client: Callable[[EngineConfig], EngineClient] = lambda engine: EngineClient(
-            engine.client_endpoint
+            engine.client_endpoint, returns=engine.max_restarts > 0
         ),
         *,
         default_model: str | None = None,
@@ -225,6 +232,7 @@ class Service:
             self.state = StateFolder(Path(config.state.folder), config.state.token)
         self.in_flight = InFlight(self.metrics.set_in_flight)
         self.ledger = Ledger(self.limits.max_unread_size)
+        self.vectors = VectorCache(self.limits.vector_cache_size or 0)
         self.decoding = DecodingTurns()
         self.encoding = asyncio.Lock()
         """Held while a large answer is encoded, which the ledger does not count."""
@@ -378,7 +386,9 @@ def time_left(limits: Limits, record: RequestRecord) -> float | None:
 
 async def within_limit(limits: Limits, record: RequestRecord, work: Awaitable[Result]) -> Result:
     """The result of `work`, or RefusalError `request_timeout` when the request's time is over."""
-    limit = asyncio.timeout(time_left(limits, record))
+    if (left := time_left(limits, record)) is None:
+        return await work
+    limit = asyncio.timeout(left)
     try:
         async with limit:
             return await work

@@ -9,7 +9,15 @@ from typing import Final, Literal
 from prometheus_client.core import Metric
 
 from server import __version__
-from server.schemas.status import Answers, EngineStatus, InFlight, ModelStatus, Status, Times
+from server.schemas.status import (
+    Answers,
+    EngineStatus,
+    InFlight,
+    ModelStatus,
+    StageLoss,
+    Status,
+    Times,
+)
 from server.service.service import Model, Service
 
 _ENGINE: Final = "penstock_engine_"
@@ -104,10 +112,22 @@ def _model_status(model: Model, endpoints: list[str], samples: _Samples) -> Mode
         first_token=samples.times("penstock_time_to_first_token_seconds", model=name),
         inter_token=samples.times("penstock_inter_token_seconds", model=name),
         engine=samples.engine(name),
+        loss=_loss(model),
     )
 
 
-def _state(model: Model) -> Literal["loading", "ready", "stopped"]:
+def _state(model: Model) -> Literal["loading", "ready", "restarting", "stopped"]:
     if model.client.dead:
         return "stopped"
-    return "loading" if model.client.info is None else "ready"
+    if model.client.info is None:
+        return "loading"
+    return "ready" if model.client.is_ready else "restarting"
+
+
+def _loss(model: Model) -> StageLoss | None:
+    beat = model.client.beat
+    loss = None if beat is None else beat.loss
+    if loss is None:
+        return None
+    ago = loss.ago_s + time.monotonic() - model.client.beat_at
+    return StageLoss(reason=loss.why, seconds_ago=ago, outage_seconds=loss.outage_s)

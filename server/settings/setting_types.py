@@ -61,6 +61,9 @@ def _api_key(text: str) -> str:
 Positive = Annotated[
     int, Meta(ge=1, le=2**31 - 1), Written("[0-9]{1,10}", int, "not a whole number above 0", "N")
 ]
+Count = Annotated[
+    int, Meta(ge=0, le=2**31 - 1), Written("[0-9]{1,10}", int, "not a whole number", "N")
+]
 ZeroOrOne = Annotated[int, Meta(ge=0, le=1), Written("[01]", int, "neither 0 nor 1", "0|1")]
 Seconds = Annotated[
     float,

@@ -18,6 +18,7 @@ from server.settings.api_keys import APIKey
 from server.settings.setting_types import (
     Bytes,
     ClusterAddress,
+    Count,
     DeviceName,
     FlagGroup,
     KeyNames,
@@ -75,6 +76,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             "API process; beyond it the largest request gets 429, or the slowest reader is cut off"
         ),
     ] = 256 << 20
+    vector_cache_size: Annotated[
+        Bytes | None,
+        FlagGroup.LIMITS(
+            "bytes of vectors and scores that each API process keeps, for the same text of one "
+            "API key (default: none are kept)"
+        ),
+    ] = None
     max_unread_seconds: Annotated[
         Seconds,
         FlagGroup.LIMITS("a client that reads nothing of its answer for so long is cut off"),
@@ -184,7 +192,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         ZeroOrOne,
         FlagGroup.ENGINES(
             "1 submits the next step of the oldest requests before the tokens of their last one "
-            "are known; 0 waits for them (synchronous scheduling), and costs speed"
+            "are known; 0 waits for them (synchronous scheduling), and costs speed. Of an encoder "
+            "1 submits the next step while one is computed"
         ),
     ] = 1
     transport: Annotated[
@@ -234,6 +243,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             f"{defaults.max_step_tokens(cached=True, on_cpu=False)} and "
             f"{defaults.max_step_tokens(cached=False, on_cpu=False)} on CUDA)",
             "TOKENS",
+        ),
+    ] = None
+    max_step_rows: Annotated[
+        Positive | None,
+        FlagGroup.CAPACITY(
+            "most texts of one step of an encoder, beside --max-step-tokens (default: as many as "
+            "have so many tokens)",
+            "TEXTS",
         ),
     ] = None
     kv_cache_memory: Annotated[
@@ -315,7 +332,8 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
         """The names inside an engine's messages of the settings of model number `model`."""
         keys = (*EngineSettings.__struct_fields__, "memory_share")
         names = {key: self.inside(key, model) for key in keys}
-        return names | {"stall_timeout": self.inside("stall_timeout")}
+        own = ("stall_timeout", "startup_timeout")
+        return names | {key: self.inside(key) for key in own}
 
 
 def flag_name(key: str) -> str:
@@ -497,11 +515,18 @@ class DaemonSettings(Limits, frozen=True, kw_only=True):
     stall_timeout: Annotated[
         Seconds,
         FlagGroup.LIFE(
-            "end the daemon if a step of a model, or an API process, hangs for this long, and "
-            "start the batch process again if that does; 0, for debuggers: never, and idle engines "
-            "and workers are not watched either"
+            "a step of a model, or a process, that hangs for this long is lost; 0, for debuggers: "
+            "never, and idle engines and workers are not watched either"
         ),
     ] = defaults.STALL_TIMEOUT
+    max_restarts: Annotated[
+        Count,
+        FlagGroup.LIFE(
+            "start a model's stages, its engine or an API process again when one is lost, at most "
+            "this often in 10 minutes each; after that, or with 0, the daemon finishes what runs "
+            "elsewhere and ends"
+        ),
+    ] = defaults.MAX_RESTARTS
     log_level: Annotated[LogLevel, FlagGroup.LIFE("debug, info, warning or error", "LEVEL")] = (
         defaults.LOG_LEVEL
     )
@@ -576,15 +601,16 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
     """The daemon's settings, with all that was left open decided.
 
     `port` is the bound one, 0 only where nothing listens. Cache salts of keys are made with
-    `cache_secret`. `count_files` hold the counts of several API processes, one for each.
-    `process_file` names the daemon's processes. In `batch_file` (None: there are no batches) the
-    batch process says whether it can run.
+    `cache_secret`. `count_files` hold the counts of the API processes, one for each, by the names
+    of `counted_keys` (None: of all keys). `process_file` names the daemon's processes. In
+    `batch_file` (None: there are no batches) the batch process says whether it can run.
     """
 
     api_keys: tuple[APIKey, ...] = ()
     cache_secret: str = ""
     tls: TLS | None = None
     count_files: tuple[str, ...] = ()
+    counted_keys: tuple[str, ...] | None = None
     process_file: str | None = None
     batch_file: str | None = None
     state: State = State()
@@ -595,6 +621,13 @@ class ServerConfig(DaemonSettings, frozen=True, kw_only=True):
         """The daemon's address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'http' if self.tls is None else 'https'}://{host}:{self.port}"
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names by which requests are counted."""
+        if self.counted_keys is not None:
+            return self.counted_keys
+        return tuple(dict.fromkeys(key.name for key in self.api_keys))
 
 
 def unattended(

@@ -56,8 +56,8 @@ class Program:
     def part(self, config: str) -> int:
         """The pid of the engine or worker whose configuration is called `config`, such as
         `1.worker-0`: that of the second model's first stage."""
-        commands = commands_of(self.pid)
-        (pid,) = (pid for pid, words in commands.items() if f"/{config}.json" in words[-2])
+        commands, file = commands_of(self.pid), f"/{config}.json"
+        (pid,) = (pid for pid, words in commands.items() if file in " ".join(words))
         return pid
 
     def exit_code(self) -> int:

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from engine_core.core import EngineCore
-from engine_core.executor.stage_link import Capacity, StageLink, WorkerLostError
+from engine_core.executor.stage_link import StageLink
+from engine_core.executor.stage_start import Capacity, WorkerLostError
 from engine_core.loop.admission import InFlight
 from engine_core.loop.transport import ClientSocket
 from engine_core.messages import Beat, EngineInfo, FromCore, Outputs, ToCore, TracedSteps
@@ -51,7 +52,7 @@ class FakeClients:
         self._decoder = msgspec.msgpack.Decoder(FromCore | TracedSteps)
 
     def put(self, client: bytes, message: ToCore) -> None:
-        self._arrivals.append((client, msgspec.msgpack.encode(message)))
+        self._arrivals.append((client, msgspec.msgpack.encode([message])))
 
     def receive(self) -> tuple[bytes, bytes] | None:
         return self._arrivals.popleft() if self._arrivals else None
@@ -73,15 +74,17 @@ class FakeClients:
 class FakeExecutor:
     """Finishes one step each time it is allowed to; the earlier stages' reports follow its result.
 
-    Stage s takes 1000 + s µs for each step.
+    Stage s takes 1000 + s µs for each step. After a loss the next stages are ready once `is_ready`
+    is set.
     """
 
-    def __init__(self, runner, num_stages: int = 1) -> None:
+    def __init__(self, runner, num_stages: int = 1, new_runner=None) -> None:
         self.results = open_event(self, 1)
         self.losses = open_event(self, 0)
         self.allowed = 1_000_000
         self.lost = False
-        self._runner = runner
+        self.is_ready, self.restarts = True, 0
+        self._runner, self._new_runner = runner, new_runner
         self._last_stage = num_stages - 1
         self._reports: deque[StageReport] = deque()
 
@@ -91,7 +94,16 @@ class FakeExecutor:
         self._runner.submit(step)
 
     def submit_mask(self, mask: StepMask) -> None:
+        if self.lost:
+            raise WorkerLostError("stage 0: gone")
         self._runner.submit_mask(mask)
+
+    def begin_again(self) -> None:
+        assert self._new_runner is not None
+        self.lost = self.is_ready = False
+        self.restarts += 1
+        self._runner = self._new_runner()
+        self._reports.clear()
 
     def check(self, oldest: int | None) -> None:
         pass
@@ -162,11 +174,16 @@ class Engine:
         execution = msgspec.structs.replace(config.execution, model=model)
         self.config = msgspec.structs.replace(config, execution=execution)
         self.clients = FakeClients()
-        runner: SimulatedEncoder | SimulatedPipeline = SimulatedEncoder()
-        if num_blocks:
-            simulated = SimulatedModel(num_blocks, execution.block_size, execution.max_running)
-            runner = SimulatedPipeline(simulated)
-        self.executor = executor or FakeExecutor(runner, execution.num_stages)
+
+        def new_runner() -> SimulatedEncoder | SimulatedPipeline:
+            if not num_blocks:
+                return SimulatedEncoder()
+            sizes = num_blocks, execution.block_size, execution.max_running
+            return SimulatedPipeline(SimulatedModel(*sizes))
+
+        stages = execution.num_stages
+        self.told: list[str] = []
+        self.executor = executor or FakeExecutor(new_runner(), stages, new_runner)
         task = changes.get("task", family_of(architecture).task)
         workflow = workflow_for(task, has_kv_cache=model.has_kv_cache)
         self._now = 0.0
@@ -178,10 +195,11 @@ class Engine:
             cast("ClientSocket", self.clients),
             workflow.preprocessor(execution, tokenizer),
             clock or (lambda: self._now),
+            lambda line: self.told.extend(filter(None, [line])),
         )
 
     def iterate(self) -> None:
-        self.core.iterate()
+        self.core.run_once()
         self._now += _ITERATION_SECONDS
 
     def run(self, iterations: int) -> None:

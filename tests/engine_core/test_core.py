@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.executor.stage_link import WorkerLostError
+from engine_core.executor.stage_start import WorkerLostError
 from engine_core.messages import (
     Abort,
     EncodeJob,

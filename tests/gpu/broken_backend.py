@@ -16,7 +16,12 @@ class BrokenBackend(TritonBackend):
     label = "broken_backend"
 
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
+        self,
+        qkv: QKV,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         _does_not_compile[(1,)](qkv.queries)
         return qkv.queries

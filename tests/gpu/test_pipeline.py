@@ -25,7 +25,7 @@ from engine_core.refusal import RefusalError
 from server.daemon.parts import LOOPBACK, worker_parts
 from server.daemon.run import RunningEngine, running_model, running_parts
 from server.models.model_setup import EngineOptions, set_up_model
-from server.settings.settings import Limits
+from server.settings.settings import Limits, ServedModel
 from tests.gpu.conftest import OVERLAPPING, run
 from tests.workers.equivalence import Lesson, Lessons
 from tests.workers.inline_engine import Sampled
@@ -50,12 +50,11 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     return Lessons(tmp_path_factory.mktemp("models"), count=64, longest=300, tokens=24)("demo")
 
 
-@asynccontextmanager
-async def running(
+def served(
     lesson: Lesson, directory: Path, devices: tuple[str, ...], **changes: Any
-) -> AsyncGenerator[RunningEngine]:
-    """An engine whose stages run on these devices: the server gives each stage its own, the engine
-    takes them as they are. The workers of other hosts are started here, too."""
+) -> ServedModel:
+    """A model whose stages run on these devices: the server gives each stage its own, the engine
+    takes them as they are."""
     own = {"dtype": "float32", "attention_backend": "triton", "block_size": 16, "max_running": 48}
     common = {"device": "cuda", "log_level": "info", "max_step_tokens": 512, "memory_share": 0.4}
     options = EngineOptions(**own | common)
@@ -65,12 +64,21 @@ async def running(
     changes |= {"devices": devices, "memory_shares": shares}
     execution = msgspec.structs.replace(model.execution, **changes)
     engine = msgspec.structs.replace(model.engine, execution=execution)
+    return msgspec.structs.replace(model, engine=engine)
+
+
+@asynccontextmanager
+async def running(
+    lesson: Lesson, directory: Path, devices: tuple[str, ...], **changes: Any
+) -> AsyncGenerator[RunningEngine]:
+    """Such a model's engine. The workers of other hosts are started here, too."""
+    model = served(lesson, directory, devices, **changes)
+    execution = model.execution
     others = [
         part
         for node in sorted(set(execution.nodes) - {0})
         for part in worker_parts(execution, directory / "other", node, LOOPBACK)
     ]
-    model = msgspec.structs.replace(model, engine=engine)
     async with running_parts(others), running_model(model, directory) as started:
         yield started
 

@@ -187,7 +187,8 @@ class FakeEngine:
             self._socket.poll(int(wait * 1000))
             while self._socket.poll(0):
                 client, frame = self._socket.recv_multipart()
-                self._receive(client, msgspec.msgpack.decode(frame, type=ToCore))
+                for message in msgspec.msgpack.decode(frame, type=list[ToCore]):
+                    self._receive(client, message)
             now = time.monotonic()
             if now >= beat_due:
                 self._beat()
@@ -255,12 +256,12 @@ class FakeEngine:
             accepted = Accepted(message.id, lengths, piece_tokens=sizes)
             self._send(client, Outputs(accepted=[accepted]))
             return
-        ids = self._ids(message)
-        lengths = [len(tokens) // 4 for tokens in ids]
         if isinstance(message, EncodeJob):
             self._waiting.append((client, message))
-            self._send(client, Outputs(accepted=[Accepted(message.id, lengths)]))
+            self._send(client, Outputs(accepted=[Accepted(message.id)]))
             return
+        ids = self._ids(message)
+        lengths = [len(tokens) // 4 for tokens in ids]
         rows = set(range(len(ids) * message.n))
         self._jobs[client, message.id] = _Job(client, message, ids, rows)
         accepted = Accepted(message.id, lengths, ids, ignored=self.script.ignored)
@@ -281,7 +282,7 @@ class FakeEngine:
             self._say(job, outputs.setdefault(job.client, Outputs([], [], [], [], [])))
         for client, message in self._waiting:
             is_read = isinstance(message, ReadJob)
-            part = self._read(message) if is_read else self._encoded(message)
+            part = self._read(message) if is_read else self._with_lengths(message)
             own = outputs.setdefault(client, Outputs([], [], [], [], []))
             own.encoded.append(part)
             timing = timing_of(message.id)
@@ -343,8 +344,12 @@ class FakeEngine:
         chances = self.script.chances
         values = np.concatenate([np.resize(np.array(chances, np.float32), n) for n in counts])
         rows = np.arange(len(counts), dtype=np.int32)
-        parts = [each.tobytes() for each in (rows, values, counts)]
-        return EncodedRows(message.id, *parts)
+        rows, values, counts = (each.tobytes() for each in (rows, values, counts))
+        return EncodedRows(message.id, rows, values, counts)
+
+    def _with_lengths(self, message: EncodeJob) -> EncodedRows:
+        lens = np.array([len(ids) // 4 for ids in self._ids(message)], np.int32)
+        return replace(self._encoded(message), lens=lens.tobytes())
 
     def _encoded(self, message: EncodeJob) -> EncodedRows:
         items = message.texts or message.ids

@@ -34,8 +34,8 @@ def attention_needs(heads: Heads = (4, 4, 32), /, **changes: Any) -> AttentionNe
     return AttentionNeeds(kind=AttentionKind(**kind), **needs)
 
 
-_KIND = {"paged", *AttentionKind.__struct_fields__}
-"""`paged` stands for `causal`."""
+_KIND = {"paged", *AttentionKind.__struct_fields__} - {"num_kv_heads", "head_dim"}
+"""`paged` stands for `causal`. The needs say themselves what heads there are."""
 
 
 class Problem:
@@ -69,6 +69,10 @@ class Problem:
         if want.fp8_cache:
             contexts = [in_fp8(context, random_numbers) for context in contexts]
         self.row_keys, self.row_values = contexts[: len(rows)], contexts[len(rows) :]
+        self.sinks: torch.Tensor | None = None
+        if want.kind.sinks:
+            scores = torch.randn(want.num_heads, generator=random_numbers)
+            self.sinks = (2 * scores).to(want.device)
         self.tables = _random_tables(
             [-(-(start + queries) // want.block_size) for start, queries in rows]
         )
@@ -83,7 +87,7 @@ class Problem:
         """A backend's answer, [T, H, D]. Only earlier tokens are in the cache beforehand."""
         plan, cache, qkv = backend.plan_paged(self.step), self.cache(), self.qkv
         backend.write_kv(qkv, cache, self.step.kv_indices)
-        return backend.attend_paged(qkv, cache, plan)
+        return backend.attend_paged(qkv, cache, plan, sinks=self.sinks)
 
     def cache(self, *, filled: bool = False) -> LayerCache:
         """The earlier tokens of every row in its blocks; if `filled`, the step's own, too."""

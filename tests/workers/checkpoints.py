@@ -95,6 +95,9 @@ def save_randomly(model: Any, folder: Path, shard_size: str = "1GB") -> Any:
         if weight.dim() == 1 and weight.is_floating_point():
             mean = 0.0 if name.endswith("bias") else 1.0
             torch.nn.init.normal_(weight, mean=mean, std=0.1)
+    for name, numbers in [*model.named_parameters(), *model.named_buffers()]:
+        if name.endswith(("correction_bias", "proj_bias")):
+            torch.nn.init.normal_(numbers, std=0.1)
     model.save_pretrained(folder, max_shard_size=shard_size)
     return model
 

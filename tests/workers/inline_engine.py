@@ -147,7 +147,7 @@ class InlineEngine:
         message = GenerateJob(number, params=params, batch=batch)
         job = Job(b"test", message, num_rows=1, cost=0)
         inputs = JobInputs(job, [Tokenized(array("i", prompt).tobytes())])
-        _, requests = self._processor.prepare(inputs)
+        requests = self._processor.prepare(inputs).rows
         self._open_jobs += 1
         self.scheduler.add(job, requests)
 

@@ -42,7 +42,7 @@ def _send_frames(
 
 @contextmanager
 def connected(
-    endpoint: str, secure: Callable[[ZMQSocket, str], object], name: bytes = b"stage-0"
+    endpoint: str, secure: Callable[[ZMQSocket, str], object], name: bytes = b"stage-0-0"
 ) -> Iterator[ZMQSocket]:
     """A DEALER called like a stage."""
     context: zmq.Context[ZMQSocket] = zmq.Context()

@@ -123,7 +123,7 @@ class WorkerGroup:
         return sorted(announcements, key=lambda message: message.stage)
 
     def send(self, stage: int, message: ToWorker) -> None:
-        self._router.send_multipart([b"stage-%d" % stage, msgspec.msgpack.encode(message)])
+        self._router.send_multipart([b"stage-%d-0" % stage, msgspec.msgpack.encode(message)])
 
     def submit(self, message: StepInput) -> None:
         for stage in range(len(self.processes)):

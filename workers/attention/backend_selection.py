@@ -144,8 +144,8 @@ def _alternatives(needs: AttentionNeeds, tried: Set[str] = frozenset()) -> str:
 
 
 def _described(needs: AttentionNeeds) -> str:
-    features = ("window", "softcap", "position_bias")
-    present = [name for name in features if getattr(needs.kind, name) is not None]
+    features = ("window", "softcap", "position_bias", "sinks")
+    present = [name for name in features if getattr(needs.kind, name) not in (None, False)]
     return " with ".join(
         [f"{'causal paged' if needs.paged else 'bidirectional'} attention", *present]
     )
@@ -172,6 +172,7 @@ def _needs_met(able: Capabilities, needs: AttentionNeeds) -> Iterator[tuple[str,
     yield "no bidirectional attention", able.bidirectional or needs.paged
     yield "no windows", windows or kind.window is None
     yield "no softcap", able.softcap or kind.softcap is None
+    yield "no attention sinks", (able.sinks and needs.paged) or not kind.sinks
     bias = kind.position_bias
     if isinstance(bias, DisentangledBias):
         yield "no disentangled attention", able.disentangled
@@ -262,7 +263,10 @@ class Probe:
             return lambda: backend.attend_packed(qkv, packed)
         plan, cache = backend.plan_paged(step), self._cache
         backend.write_kv(qkv, cache, step.kv_indices)
-        return lambda: backend.attend_paged(qkv, cache, plan)
+        sinks = None
+        if self.needs.kind.sinks:
+            sinks = torch.zeros(self.needs.num_heads, device=self._device)
+        return lambda: backend.attend_paged(qkv, cache, plan, sinks=sinks)
 
     def _normal(self, *shape: int) -> torch.Tensor:
         return torch.randn(

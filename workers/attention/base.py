@@ -20,6 +20,7 @@ class Capabilities:
     """Abilities of a backend, checked against a model's needs at start. All scale scores.
 
     causal_windows, bidirectional_windows, softcap, position_bias  as in `AttentionKind`
+    sinks              likewise, over a paged cache
     disentangled       the products of a `DisentangledBias`, which is no `position_bias` here
     head_dims          sizes of attention heads; None for any
     compute_majors     first numbers of CUDA compute capabilities; None for any
@@ -45,6 +46,7 @@ class Capabilities:
     bidirectional_windows: bool = False
     softcap: bool = False
     position_bias: bool = False
+    sinks: bool = False
     disentangled: bool = False
     unattended: bool = False
     head_dims: Sequence[int] | None = None
@@ -164,12 +166,18 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: Any, out: torch.Tensor | None = None
+        self,
+        qkv: QKV,
+        cache: LayerCache,
+        plan: Any,
+        out: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend causally from each row's queries, the last tokens of its context, to all of it.
         In a layer with another's cache `qkv` has no keys and values.
 
-        Returns [T, num_heads, head_dim]: `out` if given, to graph-safe backends only.
+        Returns [T, num_heads, head_dim]: `out` if given, to graph-safe backends only. `sinks`,
+        float32[H], need that capability.
         """
 
     @abstractmethod

@@ -20,6 +20,7 @@ class LayerAttention(NamedTuple):
     """A layer's parts. Layers of one kind share the backend and any rotary embedding.
 
     counts  numbers of query heads, and of KV heads that it projects: none with another's cache
+    sinks   float32[H]
     cache   to which it attends, and `table` the block table of that; None for an encoder
     """
 
@@ -28,6 +29,7 @@ class LayerAttention(NamedTuple):
     counts: tuple[int, int]
     qk_norm: QKNorm | None
     vectors: DistanceVectors | None = None
+    sinks: torch.Tensor | None = None
     cache: LayerCache | None = None
     table: int = 0
 
@@ -133,7 +135,7 @@ class StepAttention:
         parts, own = self._stage.layers[layer], qkv.first(self._total)
         backend, plan = parts.backend, self._plan(parts.backend, parts.table)
         if isinstance(self._step, PagedStep):
-            attended = backend.attend_paged(own, parts.own_cache, plan, out)
+            attended = backend.attend_paged(own, parts.own_cache, plan, out, parts.sinks)
         elif parts.vectors is not None:
             attended = backend.attend_disentangled(own, plan, parts.vectors)
         else:
@@ -153,7 +155,8 @@ class StepAttention:
             return hidden, own.queries
         parts = self._stage.layers[layer]
         plan = parts.backend.plan_paged(last.rows.of_table(parts.table))
-        attended = parts.backend.attend_paged(own.first(count), parts.own_cache, plan)
+        seen = own.first(count), parts.own_cache, plan
+        attended = parts.backend.attend_paged(*seen, sinks=parts.sinks)
         return hidden, _lengthened(attended, len(own.queries))
 
     def _plan(self, backend: AttentionBackend, table: int) -> Any:

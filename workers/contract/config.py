@@ -41,6 +41,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len         the most tokens of a sequence
     max_running           sequences that generate at once
     max_step_tokens       the most tokens of one step
+    max_step_rows         the most texts of one step of an encoder, if that is bounded
     name                  the model's name in requests
     devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N` of its host
     nodes                 the host of each stage, in rising order from 0; empty with one host
@@ -57,7 +58,8 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
                           the largest step leave of them
     worker_endpoint       the socket between the engine core and its workers
     token_endpoint        the socket on which the first stage takes sampled tokens from the last
-    start                 a name that no other start of the model has
+    start                 a name that no other start of the daemon has
+    restarts              how many times its processes, or its stages alone, were started before
     choices_folder        a folder for what is chosen by measuring (`workers/device/choices.py`), on
                           each host; "" where each process measures for itself
     setting_names         names of settings in messages, by key: how a person has set them
@@ -67,6 +69,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     max_running: int
     max_step_tokens: int
+    max_step_rows: int | None = None
     name: str
     model: ModelConfig
     task: Task
@@ -89,12 +92,17 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_endpoint: str
     token_endpoint: str
     start: str
+    restarts: int = 0
     choices_folder: str = ""
     log_level: str = "info"
     setting_names: dict[str, str] = {}
 
     def setting(self, key: str) -> str:
         return self.setting_names.get(key, key)
+
+    def restarted(self, restarts: str = "0") -> "ExecutionConfig":
+        """The same with its `restarts`, as a process's command line has them."""
+        return msgspec.structs.replace(self, restarts=int(restarts))
 
     @property
     def fp8_item_bytes(self) -> int:

@@ -4,13 +4,36 @@ Arrays travel as bytes of little-endian NumPy arrays, never as lists. R is the n
 (sequences) of a step, T the number of tokens over all rows, S the number of rows that sample.
 """
 
-from typing import Literal
+import re
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 
 from workers.contract.model_config import TokenOutput
 from workers.contract.share import Share, StageCosts
 from workers.contract.token_sampling import BarredTokens, TokenBias, TokenSampling
+
+_LINK = re.compile(rb"([a-z]+)-(\d+)-(\d+)")
+
+
+class LinkName(NamedTuple):
+    """The name of a worker's link: what it is for, the stage, and how many times the stages had
+    been started before. So links of stages that are gone differ from those of their successors.
+    """
+
+    use: str
+    stage: int
+    restarts: int
+
+    def __bytes__(self) -> bytes:
+        return f"{self.use}-{self.stage}-{self.restarts}".encode()
+
+    @classmethod
+    def of(cls, name: bytes) -> Self | None:
+        """None for what is no such name."""
+        found = _LINK.fullmatch(name)
+        return found and cls(found[1].decode(), int(found[2]), int(found[3]))
+
 
 LIKELIEST = -1
 """Among the tokens to read: whichever the row most likely continues with."""

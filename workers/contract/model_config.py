@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, Self
 
 import msgspec
 
+from workers.contract.experts import ExpertsConfig
 from workers.contract.quantization import Quantization
 from workers.contract.reranking import RerankConfig
 
@@ -230,6 +231,8 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     softcap        a score then becomes softcap * tanh(score / softcap)
     position_bias  added to the scores
     rope           rotates queries and keys; None without rotary embedding
+    sinks          each attention head has a score of its own beside those of the tokens, which
+                   takes its share of the softmax and brings no value
     num_kv_heads, head_dim  where they are not the model's (see `ModelShape.heads`)
     """
 
@@ -239,6 +242,7 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     softcap: float | None = None
     position_bias: PositionBias | LinearBias | DisentangledBias | None = None
     rope: RopeConfig | None = None
+    sinks: bool = False
     num_kv_heads: int | None = None
     head_dim: int | None = None
 
@@ -279,6 +283,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     fused_qkv          checkpoints have queries, keys and values in one tensor
     fused_gate_up      and the gate and what it multiplies in another
     interleaved_dims   the first so many dimensions of a head are rotated by pairs (2i, 2i + 1)
+    experts            in place of feed-forward networks; None if all are dense
+    further_layers     behind the last in checkpoints: they predict further tokens, and are unused
     """
 
     hidden_act: ActivationName
@@ -301,6 +307,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     fused_gate_up: bool = False
     interleaved_dims: int = 0
     late_pooling: bool = False
+    experts: ExpertsConfig | None = None
+    further_layers: int = 0
 
 
 class LayerNormDecoderConfig(DecoderConfig, frozen=True, kw_only=True, tag="layer_norm_decoder"):
@@ -501,25 +509,34 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
         own = own if self.kv_layer(layer) == layer else 0
         return self.hidden_size * (2 * heads + own) * head_dim
 
-    def mlp_numbers(self, layer: int) -> int:
-        """Numbers in the matrices of a layer's feed-forward network."""
-        return (3 if self.gated else 2) * self.hidden_size * self.inner_size(layer)
+    def mlp_numbers(self, layer: int, *, active: bool = False) -> int:
+        """Numbers in the matrices of a layer's feed-forward network: of its experts all, or those
+        that a token has."""
+        own, products = self.experts, 3 if self.gated else 2
+        if own is None or layer in own.dense_layers:
+            return products * self.hidden_size * self.inner_size(layer)
+        inner = own.shared_size + own.size * (own.active if active else own.count)
+        return self.hidden_size * (products * inner + own.count + own.shared_gate)
 
-    def numbers_of(self, layer: int) -> int:
-        """Numbers in the matrices of a layer."""
+    def numbers_of(self, layer: int, *, active: bool = False) -> int:
+        """Numbers in the matrices of a layer, of all its experts or of a token's."""
         inputs = 2 * self.hidden_size * self.per_layer_size
-        return self.attention_numbers(layer) + self.mlp_numbers(layer) + inputs
+        return self.attention_numbers(layer) + self.mlp_numbers(layer, active=active) + inputs
 
     @property
     def layer_numbers(self) -> int:
-        """Numbers in the matrices of all layers by which a token is multiplied."""
-        return sum(map(self.numbers_of, range(self.num_layers)))
+        """Numbers in the matrices of all layers by which one token is multiplied."""
+        return sum(self.numbers_of(layer, active=True) for layer in range(self.num_layers))
 
     @property
     def input_numbers(self) -> int:
         """Numbers in the table and the matrix that make a token's inputs of all layers."""
         vocab = self.family.per_layer_vocab if isinstance(self.family, Gemma4Config) else 0
         return self.num_layers * self.per_layer_size * (vocab + self.hidden_size)
+
+    @property
+    def experts(self) -> ExpertsConfig | None:
+        return self.family.experts if isinstance(self.family, DecoderConfig) else None
 
     @property
     def shared_layers(self) -> bool:

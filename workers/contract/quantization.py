@@ -1,35 +1,41 @@
 """How a model's linear layers are quantised (no torch)."""
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
-WeightScales = Literal["tensor", "channel", "block"]
-ActivationScales = Literal["tensor", "token", "block"]
+WeightScales = Literal["tensor", "channel", "block", "group"]
+ActivationScales = Literal["tensor", "token", "block", "none"]
 QuantizationMethod = Literal["fp8"]
 """What `--quantization` makes as weights are loaded."""
 
 BLOCK = 128
 """Rows and inputs of a block of weights with one scale, and inputs of a block of activations."""
 
+FP4_GROUP = 32
+"""Inputs of an output that have a scale in MXFP4."""
+
 FP8_DEVICES = frozenset({"cuda"})
-"""Devices with products that read weights in FP8. For others they are dequantised as they are
-loaded."""
+"""Devices with products that read weights in FP8 and MXFP4. For others they are dequantised as they
+are loaded."""
 
 
 class Quantization(msgspec.Struct, frozen=True, kw_only=True):
-    """Linear layers whose weights are in FP8 (E4M3), each times a scale.
+    """Linear layers whose weights are in FP8 (E4M3) or MXFP4, each times a scale.
 
     method       as the tool that made the files calls it, or of `--quantization`
-    stored       the checkpoint holds FP8; otherwise it is made as weights are loaded
-    weights      what has one scale: a tensor, an output channel, or a block of 128 x 128
-    activations  what has one: a tensor (then it is stored), a token, or 128 inputs of one
+    stored       the checkpoint holds such weights; otherwise it is made as weights are loaded
+    weights      what has one scale: a tensor, an output channel, or a block of 128 x 128; in MXFP4
+                 a group of 32 inputs
+    activations  what has one: a tensor (then it is stored), a token, or 128 inputs of one; with
+                 none they stay as they are
     scale_names  of a layer's tensors: the scales of weights, and the stored one of activations
     most_amax    bound on the largest number of a token from which its scale is computed
     targets      regular expressions, one of which matches the beginning of a layer's name, as the
                  checkpoint has it
-    ignored      those of layers that are not in FP8
+    ignored      those of layers that are not quantised
     kv_cache_fp8 keys and values are to be in FP8 too
     """
 
@@ -45,21 +51,33 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_weights(self) -> bool:
-        """Whether any layer has weights in FP8."""
+        """Whether any layer has such weights."""
         return bool(self.targets)
 
     def keeps(self, *names: str) -> bool:
-        """Whether the linear layer that has these names has weights in FP8. The heads behind a
-        model's layers never have."""
+        """Whether the linear layer that has these names has such weights. The heads behind a
+        model's layers, and routers, never have."""
         return _any_match(self.targets, names) and not _any_match(self.ignored, names)
 
+    @property
+    def in_fp4(self) -> bool:
+        return self.weights == "group"
+
     def __str__(self) -> str:
+        if self.in_fp4:
+            return f"{self.method}: weights in MXFP4, a scale for each {FP4_GROUP} inputs"
         scales = f"a scale for each {self.weights}, activations for each {self.activations}"
         return f"{self.method}: weights in FP8, {scales}"
 
 
 def _any_match(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    return any(re.match(pattern, name) for pattern in patterns for name in names)
+    return any(pattern.match(name) for pattern in _compiled(patterns) for name in names)
+
+
+@lru_cache
+def _compiled(patterns: tuple[str, ...]) -> list[re.Pattern[str]]:
+    """Once: models with experts have tens of thousands of names."""
+    return [re.compile(pattern) for pattern in patterns]
 
 
 FROM_16_BITS = Quantization(method="fp8", stored=False, weights="channel", activations="token")

@@ -6,10 +6,13 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from workers.contract.experts import Clamp
 from workers.contract.model_config import ActivationName
-from workers.kernels.linear.fused import FusedActivation
+from workers.kernels.linear.fused import FusedActivation, FusedGate
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
+Gate = Activation | Clamp
+"""What a gated layer makes of its two halves."""
 
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
@@ -29,7 +32,25 @@ ACTIVATIONS: dict[ActivationName, Activation] = {
     "gelu_pytorch_tanh": _gelu_tanh,
 }
 
-FUSED: dict[Activation, FusedActivation] = {
+
+def gated(gate: Gate, outputs: torch.Tensor) -> torch.Tensor:
+    """[N, 2 F], first those of the gate -> [N, F]."""
+    first, up = outputs.chunk(2, dim=-1)
+    if not isinstance(gate, Clamp):
+        return gate(first).mul_(up)
+    first, up = first.clamp(max=gate.limit), up.clamp(-gate.limit, gate.limit)
+    return first.mul(torch.sigmoid(gate.alpha * first)).mul_(up.add_(1))
+
+
+def fused_gate(gate: Gate | None) -> FusedGate | None:
+    """The gate as the kernel of experts knows it. None if it does not."""
+    if isinstance(gate, Clamp):
+        return FusedGate("clamped", gate.alpha, gate.limit)
+    function = None if gate is None else FUSED.get(gate)
+    return None if function is None else FusedGate(function)
+
+
+FUSED: dict[Gate, FusedActivation] = {
     F.silu: "silu",
     F.gelu: "gelu",
     _gelu_tanh: "gelu_tanh",

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from workers.kernels.linear.fused import FusedKernels
-from workers.layers.activations import FUSED, Activation
+from workers.layers.activations import FUSED, Gate, gated
 from workers.layers.layer import Placement
-from workers.layers.linear_method import LinearShape
+from workers.layers.linear_method import Filled, LinearShape
 from workers.layers.norm import RMSNorm
 
 _onednn: Any = torch.ops.mkldnn
@@ -54,6 +54,9 @@ class DenseMethod:
     def pack(self) -> "DenseProduct":
         return DenseProduct(self._weight, self._bias, self._kernels, self._shape.gate)
 
+    def filled(self) -> Filled:
+        return Filled(self._weight, self._bias)
+
 
 class DenseProduct:
     """y = x W^T + b, or f(x W_gate^T + b_gate) * (x W_up^T + b_up) with a gate."""
@@ -63,7 +66,7 @@ class DenseProduct:
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         kernels: FusedKernels | None,
-        gate: Activation | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._weight, self._bias, self._kernels, self._gate = weight, bias, kernels, gate
         self._packed = _can_pack(weight)
@@ -77,8 +80,7 @@ class DenseProduct:
         if self._gate is None:
             return self._product(rows, norm)
         if self._fused is None:
-            gate, up = self._product(rows, norm).chunk(2, dim=-1)
-            return self._gate(gate).mul_(up)
+            return gated(self._gate, self._product(rows, norm))
         if (product := self._skinny(rows, norm, gate=self._fused)) is not None:
             return product
         return self._gated(rows if norm is None else norm(rows))

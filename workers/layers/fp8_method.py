@@ -14,12 +14,14 @@ from workers.kernels.linear.fused import Fp8Weight
 from workers.layers.activations import FUSED
 from workers.layers.dense_method import DenseProduct
 from workers.layers.layer import Placement
-from workers.layers.linear_method import LinearShape, Product
+from workers.layers.linear_method import Filled, LinearShape, Product
 
 FP8 = torch.float8_e4m3fn
 FP8_MOST = torch.finfo(FP8).max
 _LEAST_SCALE = 1e-12
 """That of a row of zeros."""
+_ROWS = 1 << 13
+"""Rows that are quantised together: in float32 the weights of all experts would take much."""
 
 
 def dequantised(weight: Fp8Weight, dtype: torch.dtype) -> torch.Tensor:
@@ -33,9 +35,10 @@ def dequantised(weight: Fp8Weight, dtype: torch.dtype) -> torch.Tensor:
 
 def quantised(weight: torch.Tensor) -> Fp8Weight:
     """A weight [out, in] in FP8, with a scale for each row: its largest number becomes 448."""
-    wide = weight.float()
-    scales = (wide.abs().amax(dim=1) / FP8_MOST).clamp(min=_LEAST_SCALE)
-    return Fp8Weight((wide / scales.unsqueeze(1)).clamp(-FP8_MOST, FP8_MOST).to(FP8), scales)
+    scales = (weight.abs().amax(dim=1).float() / FP8_MOST).clamp(min=_LEAST_SCALE)
+    parts = zip(torch.split(weight, _ROWS), torch.split(scales[:, None], _ROWS), strict=True)
+    numbers = [(part.float() / own).clamp(-FP8_MOST, FP8_MOST).to(FP8) for part, own in parts]
+    return Fp8Weight(torch.cat(numbers), scales)
 
 
 class Fp8Method:
@@ -109,3 +112,6 @@ class Fp8Method:
                 "would do"
             )
         return kernels.fp8_product(weight, self._bias, fused, dtype)
+
+    def filled(self) -> Filled:
+        return Filled(self.weight(), self._bias)

@@ -9,6 +9,7 @@ import torch
 from workers.contract.config import CacheDtype, WorkerConfig
 from workers.contract.quantization import Quantization
 from workers.device.choices import Choices
+from workers.kernels.experts.kernels import ExpertKernels, expert_kernels
 from workers.kernels.linear.fused import FusedKernels, fused_kernels
 
 TORCH_DTYPES: dict[CacheDtype, torch.dtype] = {
@@ -57,17 +58,6 @@ class Layer:
             part.pack()
 
 
-class Vector(Layer):
-    """Numbers of a checkpoint, float32[size]."""
-
-    def __init__(self, name: str, size: int, placement: "Placement") -> None:
-        self._name = name
-        self.values = placement.empty(size, dtype=torch.float32)
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return {self._name: self.values}
-
-
 class Chain(Layer):
     """Layers and functions, applied to the rows one after another."""
 
@@ -107,3 +97,19 @@ class Placement:
     def kernels(self) -> FusedKernels | None:
         """The fused kernels of this device, or None."""
         return fused_kernels(self.device, self.choices)
+
+    @property
+    def expert_kernels(self) -> ExpertKernels | None:
+        """Those of experts, likewise."""
+        return expert_kernels(self.device, self.choices)
+
+
+class Vector(Layer):
+    """Numbers of a checkpoint, float32[size]."""
+
+    def __init__(self, name: str, size: int, placement: Placement) -> None:
+        self._name = name
+        self.values = placement.empty(size, dtype=torch.float32)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {self._name: self.values}

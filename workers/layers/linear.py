@@ -1,16 +1,18 @@
 """Layers with a matrix: lookup tables, and linear layers with their activations and gates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 
 from workers.contract.model_config import ModelConfigError
-from workers.layers.activations import Activation
+from workers.layers.activations import Gate
 from workers.layers.dense_method import DenseMethod
 from workers.layers.fp8_method import Fp8Method
+from workers.layers.grouped_product import grouped_product
 from workers.layers.layer import Layer, Placement, Rows
-from workers.layers.linear_method import LinearShape, Method, Product
+from workers.layers.linear_method import GroupedProduct, Groups, LinearShape, Method, Product
+from workers.layers.mxfp4_method import Mxfp4Method
 from workers.layers.norm import RMSNorm
 
 MIN_CPU_ROWS = 4
@@ -31,7 +33,7 @@ class Linear(Layer):
         placement: Placement,
         *,
         bias: bool,
-        gate: Activation | None = None,
+        gate: Gate | None = None,
         tied: torch.Tensor | None = None,
         rows: Mapping[str, Rows] | None = None,
     ) -> None:
@@ -67,6 +69,38 @@ class Linear(Layer):
         del self._method  # and so what was filled, if the product does not keep it
 
 
+class ExpertLinear(Linear):
+    """Linear layers of experts, all of one shape: `members` are those of the first, then of the
+    next (see `GroupedProduct`)."""
+
+    _grouped: GroupedProduct
+
+    def __init__(
+        self,
+        in_features: int,
+        experts: Sequence[dict[str, int]],
+        placement: Placement,
+        *,
+        bias: bool,
+        gate: Gate | None = None,
+    ) -> None:
+        members = {name: size for own in experts for name, size in own.items()}
+        super().__init__(in_features, members, placement, bias=bias, gate=gate)
+        self._shape = LinearShape(in_features, members, bias, gate)
+        self._placement, self._count = placement, len(experts)
+
+    def of_tokens(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        return self._grouped.of_tokens(rows, groups)
+
+    def of_pairs(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        return self._grouped.of_pairs(rows, groups)
+
+    def pack(self) -> None:
+        filled, shape = self._method.filled(), self._shape
+        self._grouped = grouped_product(filled, shape, self._placement, self._count)
+        del self._method
+
+
 def _method(
     shape: LinearShape, placement: Placement, tied: torch.Tensor | None, rows: Mapping[str, Rows]
 ) -> Method:
@@ -88,6 +122,8 @@ def _method(
     if rows and quantization.weights == "block":
         reason = "has rows in another order: quantization by block is not supported so"
         raise ModelConfigError(f"{next(iter(rows))} {reason}")
+    if quantization.in_fp4:
+        return Mxfp4Method(shape, placement)
     return Fp8Method(shape, placement, quantization)
 
 

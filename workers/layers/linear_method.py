@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
-from workers.layers.activations import Activation
+from workers.kernels.linear.fused import Fp8Weight, Mxfp4Weight
+from workers.layers.activations import Gate
 from workers.layers.norm import RMSNorm
 
 
@@ -21,7 +22,7 @@ class LinearShape:
     in_features: int
     members: dict[str, int]
     bias: bool
-    gate: Activation | None = None
+    gate: Gate | None = None
     transposed: bool = False
 
     @property
@@ -52,6 +53,41 @@ class Product(Protocol):
         ...
 
 
+class Groups(NamedTuple):
+    """Pairs of a token and one of its K experts, by experts, then by tokens.
+
+    order   int64[M] (on CUDA int32): pair p is token p // K
+    ends    int32[E], where each expert's pairs end
+    active  K
+    """
+
+    order: torch.Tensor
+    ends: torch.Tensor
+    active: int
+
+
+class GroupedProduct(Protocol):
+    """Filled weights of experts, each of which multiplies its pairs' rows."""
+
+    def of_tokens(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        """The tokens' rows [N, in_features] -> [M, out_features], in the groups' order."""
+        ...
+
+    def of_pairs(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+        """Rows [M, in_features] in the groups' order -> [M, out_features] in that of pairs."""
+        ...
+
+
+Weight = torch.Tensor | Fp8Weight | Mxfp4Weight
+
+
+class Filled(NamedTuple):
+    """A layer's weight [out, in], as it is kept, and its bias [out]."""
+
+    weight: Weight
+    bias: torch.Tensor | None
+
+
 class Method(Protocol):
     """A layer's weights while they are filled."""
 
@@ -64,3 +100,7 @@ class Method(Protocol):
         ...
 
     def pack(self) -> Product: ...
+
+    def filled(self) -> Filled:
+        """The weights of all members together, once they are filled."""
+        ...

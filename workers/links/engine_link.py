@@ -14,6 +14,7 @@ from workers.contract.messages import (
     EncodeStep,
     FromWorker,
     GenerateOutput,
+    LinkName,
     SampledTokens,
     StepInput,
     StepMask,
@@ -33,17 +34,17 @@ def _connect(socket: zmq.Socket[bytes], config: ExecutionConfig, endpoint: str) 
 
 
 class EngineLink:
-    """A DEALER with the identity `<name>-<stage>`, connected to the engine core's ROUTER.
+    """A DEALER whose identity is a `LinkName`, connected to the engine core's ROUTER.
 
-    One frame a message. The core sends to `stage-<stage>`; another thread has a link with another
-    name, and answers come to who asked.
+    One frame a message. The core sends to the link for `stage`; another thread has a link for
+    another use, and answers come to who asked.
     """
 
     def __init__(
-        self, context: ZMQContext, config: ExecutionConfig, stage: int, name: str = "stage"
+        self, context: ZMQContext, config: ExecutionConfig, stage: int, use: str = "stage"
     ) -> None:
         self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, f"{name}-{stage}".encode())
+        self._socket.setsockopt(zmq.IDENTITY, bytes(LinkName(use, stage, config.restarts)))
         _connect(self._socket, config, config.worker_endpoint)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(ToWorker)

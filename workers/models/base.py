@@ -44,11 +44,13 @@ class StageLayer(Layer, ABC):
 
     What it gets and gives, [T', state_size], are hidden states [T', hidden_size], with inputs of
     all layers beside them if the model has such (see `ModelShape.state_size`). `qk_norm` are norms
-    of queries and keys before they are rotated, `vectors` those of distances, if it has them.
+    of queries and keys before they are rotated, `vectors` those of distances, `sinks` the scores of
+    attention sinks, if it has them.
     """
 
     qk_norm: QKNorm | None = None
     vectors: DistanceVectors | None = None
+    sinks: torch.Tensor | None = None
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from workers.contract.model_config import DecoderConfig, ModelConfig, ModelConfigError
-from workers.layers.activations import ACTIVATIONS
-from workers.layers.layer import Chain, Layer, Placement, Rows
+from workers.layers.layer import Layer, Placement, Rows, Vector
 from workers.layers.linear import Embedding, Linear
 from workers.layers.norm import QKNorm, RMSNorm
 from workers.models.base import StageLayer, StageModel, family_config, on_this_stage
+from workers.models.feed_forward import feed_forward
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -118,6 +118,9 @@ class DecoderLayer(StageLayer):
             rotated = family.qk_norm == "rotated"
             self.qk_norm = QKNorm(query, key, family.norm_eps, rotated, family.value_norm)
         self._qkv = qkv_product(config, family, layer, placement)
+        if config.attention[config.layer_kinds[layer]].sinks:
+            self._sinks = Vector(f"{attention}.sinks", heads, placement)
+            self.sinks = self._sinks.values
         queries, output = heads * self._head_dim, {f"{attention}.o_proj": size}
         self._output = Linear(queries, output, placement, bias=family.output_bias)
         before, after = family.input_norms, family.output_norms
@@ -129,41 +132,20 @@ class DecoderLayer(StageLayer):
             sandwich = f"{name}.pre_feedforward_layernorm"
             self._mlp_norm = norm(sandwich, size) if after else after_attention
         self._down_norm = norm(f"{name}.post_feedforward_layernorm", size) if after else None
-        self._gate_up, self._function = up_product(config, family, layer, placement)
-        down = {f"{name}.mlp.down_proj": size}
-        self._down = Linear(config.inner_size(layer), down, placement, bias=family.mlp_bias)
+        self._mlp = feed_forward(config, family, layer, placement)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden, self._input_norm).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        hidden = _add(hidden, attended.flatten(1), self._output, self._output_norm)
-        inner = self._function(self._gate_up(hidden, self._mlp_norm))
-        return _add(hidden, inner, self._down, self._down_norm)
-
-
-def _add(
-    hidden: torch.Tensor, rows: torch.Tensor, linear: Linear, norm: RMSNorm | None
-) -> torch.Tensor:
-    """`hidden`, which may be overwritten, plus the product, normalised if there is a norm."""
-    return linear.add_to(hidden, rows) if norm is None else norm.add_to(hidden, linear(rows))
-
-
-def up_product(
-    config: ModelConfig, family: DecoderConfig, layer: int, placement: Placement
-) -> tuple[Linear, Chain]:
-    """The first half of a layer's feed-forward network, of which a gate is a part, and what follows
-    it."""
-    name, inner = f"model.layers.{layer}.mlp", config.inner_size(layer)
-    function = ACTIVATIONS[family.hidden_act]
-    members = {f"{name}.{part}_proj": inner for part in ("gate", "up")}
-    if family.fused_gate_up:
-        members = {f"{name}.gate_up_proj": 2 * inner}
-    if not family.gated:
-        members = {f"{name}.up_proj": inner}
-    gate = function if family.gated else None
-    up = Linear(config.hidden_size, members, placement, bias=family.mlp_bias, gate=gate)
-    return up, Chain() if family.gated else Chain(function)
+        rows, norm = attended.flatten(1), self._output_norm
+        if norm is None:
+            hidden = self._output.add_to(hidden, rows)
+        else:
+            hidden = norm.add_to(hidden, self._output(rows))
+        if (norm := self._down_norm) is None:
+            return self._mlp.add_to(hidden, hidden, self._mlp_norm)
+        return norm.add_to(hidden, self._mlp(hidden, self._mlp_norm))
 
 
 def rms_norms(family: DecoderConfig, placement: Placement) -> Callable[[str, int], RMSNorm]:
@@ -184,6 +166,8 @@ class DecoderModel(StageModel):
         name, words, scale = self.embedding_name, config.vocab_size, family.embedding_scale
         first, last = self.share.first, self.share.last
         self._embedding = Embedding(name, words, size, placement, scale=scale) if first else None
+        for further in range(config.num_layers, config.num_layers + family.further_layers):
+            self.unused = re.compile(rf"{self.unused.pattern}|model\.layers\.{further}\..*")
         self.layers = [self.layer_class(config, layer, placement) for layer in self.share.layers]
         self._final_norm = rms_norms(family, placement)("model.norm", size) if last else None
 

@@ -17,8 +17,8 @@ from workers.models.decoder import (
     DecoderForSequenceClassification,
     DecoderModel,
     qkv_product,
-    up_product,
 )
+from workers.models.feed_forward import feed_forward
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
@@ -50,20 +50,16 @@ class LayerNormDecoderLayer(StageLayer):
         self._qkv = qkv_product(config, family, layer, placement)
         width, output = config.num_heads * config.head_dim, {f"{name}.self_attn.o_proj": size}
         self._output = Linear(width, output, placement, bias=family.output_bias)
-        self._up, self._function = up_product(config, family, layer, placement)
-        down = {f"{name}.mlp.down_proj": size}
-        self._down = Linear(config.intermediate_size, down, placement, bias=family.mlp_bias)
+        self._mlp = feed_forward(config, family, layer, placement)
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(self._input_norm(hidden)).view(len(hidden), -1, self._head_dim)
 
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        inner = self._inner(hidden) if self._parallel else None
+        norm = self._mlp_norm or self._input_norm
+        rows = norm(hidden) if self._parallel else None
         hidden = self._output.add_to(hidden, attended.flatten(1))
-        return self._down.add_to(hidden, self._inner(hidden) if inner is None else inner)
-
-    def _inner(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._function(self._up((self._mlp_norm or self._input_norm)(hidden)))
+        return self._mlp.add_to(hidden, norm(hidden) if rows is None else rows)
 
 
 class LayerNormDecoderModel(DecoderModel):

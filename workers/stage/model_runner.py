@@ -134,7 +134,7 @@ def stage_attention(
         cache, table = cached.get(source, (None, 0))
         return LayerAttention(
             *(backends[kind], rotaries[kind], (heads, kv_heads if source == index else 0)),
-            *(layer.qk_norm, layer.vectors, cache, table),
+            *(layer.qk_norm, layer.vectors, layer.sinks, cache, table),
         )
 
     layers = zip(model.share.layers, model.layers, strict=True)

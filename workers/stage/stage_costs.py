@@ -90,8 +90,11 @@ def _measured(
 
 
 def _kinds(execution: ExecutionConfig) -> dict[int, int]:
-    """The first layer of each kind, which keeps keys and values, and how many are of it."""
-    kinds = execution.model.layer_kinds
+    """The first layer of each kind, which keeps keys and values, and how many are of it. Those with
+    experts are other kinds than those without."""
+    model = execution.model
+    dense = () if model.experts is None else model.experts.dense_layers
+    kinds = [(kind, layer in dense) for layer, kind in enumerate(model.layer_kinds)]
     return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
 
 
@@ -151,6 +154,8 @@ def _fill(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         flat = tensor.view(-1)
         numbers = 0.02 * torch.randn((1 << 16) + 1, device=tensor.device)
+        if tensor.dtype == torch.uint8:  # MXFP4, with scales of at most 1
+            numbers = torch.randint(100, 128, numbers.shape, device=tensor.device)
         whole = len(flat) // len(numbers) * len(numbers)
         flat[:whole].view(-1, len(numbers)).copy_(numbers)
         flat[whole:].copy_(numbers[: len(flat) - whole])

@@ -11,10 +11,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from workers.contract.checkpoint.folder_files import WeightFormat, find_weights
+from workers.contract.experts import ExpertsConfig
 from workers.contract.model_config import ModelConfigError, inner_name, wrapper_names
+from workers.layers.experts import CORRECTION
 from workers.layers.fp8_method import FP8
 from workers.layers.layer import Rows
 from workers.progress_bar import progress
+from workers.weights.stacked import Cut, cuts
 
 _ZIP = b"PK\x03\x04"
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -93,7 +96,8 @@ class Checkpoint:
 
     `canonical_name` maps their names to the model's, after `inner_name`. If several map to one, the
     tensor that already has that name is used. `module` is the folder of a module behind the model,
-    whose tensors are called `module/name`. Raises ModelConfigError if no weights are found.
+    whose tensors are called `module/name`. One that holds all `experts` of a layer is cut. Raises
+    ModelConfigError if no weights are found.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Checkpoint:
         *,
         wrapped: bool = False,
         module: str = "",
+        experts: ExpertsConfig | None = None,
     ) -> None:
         self._folder, self._weights = folder / module, find_weights(folder, module)
         self._wrapped = wrapped
@@ -111,6 +116,11 @@ class Checkpoint:
         self._names = {name: canonical_name(own) for name, own in inner.items() if own is not None}
         names = sorted(self._names, key=lambda name: self._names[name] == name)
         self._locations = {self._names[name]: (files[name], name) for name in names}
+        self._cuts: dict[str, Cut] = {}
+        for name in names:
+            own = cuts(self._names[name], experts) if experts else {}
+            self._cuts |= own
+            self._locations |= dict.fromkeys(own, (files[name], name))
 
     def other_names(self) -> dict[str, tuple[str, ...]]:
         """The names that layers have here, or in the wrapper, by their canonical ones."""
@@ -171,10 +181,13 @@ class Checkpoint:
             with self._open(file) as tensors:
                 for name, stored_name in names:
                     stored, target = tensors.get(stored_name), targets[name]
-                    scales = name.endswith(SCALES)
+                    scales, cut = name.endswith(SCALES), self._cuts.get(name)
                     if scales and stored.shape == (*target.shape, 1):
                         stored = stored.squeeze(-1)
-                    _check_fit(file, stored_name, stored, target, rows.get(name))
+                    if name.endswith(CORRECTION) and stored.shape == (1, *target.shape):
+                        stored = stored.squeeze(0)
+                    _check_fit(file, stored_name, stored, target, rows.get(name), cut)
+                    stored = stored if cut is None else cut.of(stored, target.shape)
                     if scales:
                         _check_scale(file, stored_name, stored)
                     yield name, stored
@@ -211,15 +224,24 @@ class Checkpoint:
 
 
 def _check_fit(
-    file: Path, name: str, stored: torch.Tensor, target: torch.Tensor, some: Rows | None
+    file: Path,
+    name: str,
+    stored: torch.Tensor,
+    target: torch.Tensor,
+    some: Rows | None,
+    cut: Cut | None,
 ) -> None:
     shape = list(target.shape) if some is None else [some.total, *target.shape[1:]]
+    shape = shape if cut is None else cut.whole(target.shape, stored.shape)
     if list(stored.shape) != shape:
         raise CheckpointError(
             f"{name} in {file} has shape {list(stored.shape)}, the model needs {shape}"
         )
-    if stored.dtype not in (_FLOATS if target.dtype != FP8 else (FP8,)):
+    known = (target.dtype,) if target.dtype in (FP8, torch.uint8) else _FLOATS
+    if stored.dtype not in known:
         reason = "which is not supported"
+        if target.dtype == torch.uint8:
+            reason = "and the model's quantization says MXFP4, in bytes"
         if target.dtype == FP8:
             reason = "and the model's quantization says FP8"
         elif stored.dtype == FP8:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import re
 import sys
 import time
@@ -17,7 +18,9 @@ import torch
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.model_config import ModelConfigError
+from workers.contract.quantization import FP4_GROUP
 from workers.contract.share import Share, shares_of
+from workers.layers.experts import CORRECTION
 from workers.layers.fp8_method import FP8, FP8_MOST
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import StageModel, model_class
@@ -29,6 +32,9 @@ _DUMMY_GAIN = 2.0
 
 _DUMMY_SCALE = 2.0**-8
 """Of dummy weights in FP8. The largest of a layer with 32 inputs or more are below 448 of it."""
+
+_FP4_DEVIATION = 2.93
+"""Standard deviation of the 16 numbers in MXFP4, before their scale."""
 
 _DUMMY_INPUT_SCALE = 2.0**-4
 
@@ -98,7 +104,8 @@ def open_checkpoint(config: ExecutionConfig, module: str = "") -> Checkpoint:
     if module:
         layer = "linear." if module.endswith(".pt") else ""
         return Checkpoint(folder, lambda name: f"{module}/{layer}{name}", module=module)
-    return Checkpoint(folder, family.canonical_name, wrapped=config.model.wrapped)
+    model = config.model
+    return Checkpoint(folder, family.canonical_name, wrapped=model.wrapped, experts=model.experts)
 
 
 def check_names(config: ExecutionConfig, checkpoint: Checkpoint) -> None:
@@ -139,6 +146,10 @@ def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
         deviation = _DUMMY_GAIN * (weight.shape[-1] if weight.dim() else 1) ** -0.5
         if name.endswith(SCALES):
             weight.fill_(_DUMMY_INPUT_SCALE if name.endswith(INPUT_SCALES) else _DUMMY_SCALE)
+        elif weight.dtype == torch.uint8:
+            _fill_mxfp4(name, weight, random)
+        elif name.endswith(CORRECTION):
+            weight.zero_()  # else it would choose for all tokens alike
         elif weight.dtype == FP8:
             wide = torch.empty_like(weight, dtype=torch.float32)
             wide.normal_(0.0, deviation / _DUMMY_SCALE, generator=random)
@@ -148,6 +159,15 @@ def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
         else:
             mean = 1.0 if name.endswith((".weight", "_scalar")) else 0.0
             weight.normal_(mean, 0.1, generator=random)
+
+
+def _fill_mxfp4(name: str, weight: torch.Tensor, random: torch.Generator) -> None:
+    """Numbers of any bits, or scales with which a matrix has about the usual gain."""
+    if name.endswith("blocks"):
+        weight.random_(0, 256, generator=random)
+    else:
+        deviation = _DUMMY_GAIN * (FP4_GROUP * weight.shape[-1]) ** -0.5
+        weight.fill_(round(127 + math.log2(deviation / _FP4_DEVIATION)))
 
 
 def faults(config: ExecutionConfig) -> Iterator[str]:

@@ -84,6 +84,8 @@ class Card {
     if (values.preemptions > 0) facts.push(["Preemptions", null, count(values.preemptions)]);
     if (values.expected_wait_seconds > 0) facts.push(["Expected wait", null, duration(values.expected_wait_seconds)]);
     if (values.stalled_seconds > 5) facts.push(["Oldest step in flight", null, duration(values.stalled_seconds)]);
+    if (values.restarts > 0) facts.push(["Restarts", null, count(values.restarts)]);
+    if (model.loss) facts.push(["Last loss", null, lossText(model.loss)]);
     this.#facts.replaceChildren(
       ...facts.map(([name, bar, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, bar, text))),
     );
@@ -98,6 +100,11 @@ class Card {
     });
     this.#stages.replaceChildren(...rows);
   }
+}
+
+function lossText({ reason, seconds_ago, outage_seconds }) {
+  const now = outage_seconds === null ? "its stages are being started" : `ready again after ${duration(outage_seconds)}`;
+  return `${reason}, ${duration(seconds_ago)} ago; ${now}`;
 }
 
 function meter(share, name) {

@@ -110,7 +110,7 @@ function stateOf(status) {
   const states = status.models.map((model) => model.state);
   if (states.includes("stopped")) return "stopped";
   if (status.draining) return "draining";
-  return states.includes("loading") ? "loading" : "ready";
+  return ["loading", "restarting"].find((state) => states.includes(state)) ?? "ready";
 }
 
 /** A browser sends no key with a link: those that need one are named only. */

@@ -60,12 +60,15 @@ def _first_of(*endpoints: Endpoint) -> FindModel:
     return find
 
 
-@tei.answers(create_embeddings.at("/embed", "TEI", order=70))
-async def embed(request: Request, body: tei.EmbedRequest, model: Model) -> list[list[float]]:
+@tei.answers(
+    create_embeddings.at("/embed", "TEI", order=70),
+    tei.described(list[list[float]], tei.EmbedRequest),
+)
+async def embed(request: Request, body: tei.EmbedRequest, model: Model) -> list[Raw]:
     """A vector for each text, of length 1 unless `normalize` is false."""
     normalize = body.normalize is not False
     plan = _plan(request, body, model, dimensions=body.dimensions, normalize=normalize)
-    return (await planned_vectors(request, model, plan)).values.tolist()
+    return await rows_in_json((await planned_vectors(request, model, plan)).values, in_lists)
 
 
 @tei.answers(
@@ -135,9 +138,10 @@ def _plan(
     return embedding_plan(asked, model, service_of(request).limits, field="inputs")
 
 
-def _sparse_values(entries: FloatArray) -> list[tei.SparseValue]:
+def _sparse_values(entries: FloatArray) -> bytes:
     indices, values = entries[:, 0].astype(int).tolist(), entries[:, 1].tolist()
-    return [tei.SparseValue(*entry) for entry in zip(indices, values, strict=True)]
+    pairs = zip(indices, values, strict=True)
+    return msgspec.json.encode([tei.SparseValue(*entry) for entry in pairs])
 
 
 @tei.answers(create_classifications.at("/predict", "TEI", order=110))

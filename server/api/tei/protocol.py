@@ -35,7 +35,7 @@ class EmbedTokensRequest(TextOptions, kw_only=True, frozen=True):
 
     inputs: TextOrIds
     """As `input` of [embeddings](#post-v1embeddings). At most 4,194,304 numbers for `/embed_all`,
-    2,097,152 entries for `/embed_sparse`, which takes a model with SPLADE pooling."""
+    2,097,152 entries of two for `/embed_sparse`, which takes a model with SPLADE pooling."""
     prompt_name: str | None = None
     """Not for pairs: as in [embeddings](#post-v1embeddings). Default: the model's."""
     model: str | None = None

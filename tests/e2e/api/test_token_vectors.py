@@ -216,7 +216,7 @@ def test_labels_of_tokens(served: Served) -> None:
         with torch.inference_mode():
             expected = served.labels(torch.tensor([ids])).logits[0].softmax(dim=-1).numpy()
         np.testing.assert_allclose(pooled["data"], expected, atol=1e-5)
-        assert entry["probs"] == pooled["data"]
+        assert np.array_equal(np.float32(entry["probs"]), np.float32(pooled["data"]))
         assert entry["label"] == [("O", "PER", "LOC")[row] for row in expected.argmax(axis=1)]
 
 

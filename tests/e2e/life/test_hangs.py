@@ -1,4 +1,4 @@
-"""Processes that stand still: each is noticed, named, and ends the daemon."""
+"""Processes that stand still: each is noticed, named, and ends a daemon that starts none again."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.patience import PATIENCE, wait_until
 LONG = {"prompt": "The function", "max_tokens": 400, "ignore_eos": True}
 DEMO = str(demo_models()[GENERATOR_NAME])
 PARTS = (f"worker 0 of {GENERATOR_NAME}", f"engine of {GENERATOR_NAME}", "api process 0")
-NAMED = ("--served-model-name", GENERATOR_NAME)
+NAMED = ("--served-model-name", GENERATOR_NAME, "--max-restarts", "0")
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def open_stream(
 
 @pytest.mark.parametrize("victim", ["workers", "engine_core"])
 def test_a_killed_part_is_answered_at_once_and_ends_the_daemon(generator: str, victim: str) -> None:
-    with running(generator) as daemon:
+    with running(generator, "--max-restarts", "0") as daemon:
         lines: list[str] = []
         reader = open_stream(daemon, lines)
         waiting = Asking(daemon, "/v1/completions", LONG)
@@ -109,7 +109,8 @@ def test_sigterm_finishes_what_runs_and_refuses_what_is_new(generator: str) -> N
 def test_when_an_api_process_dies_the_other_finishes(
     generator: str, number: signal.Signals
 ) -> None:
-    with running(generator, "--api-workers", "2", "--drain-timeout", "120") as daemon:
+    words = ("--api-workers", "2", "--drain-timeout", "120", "--max-restarts", "0")
+    with running(generator, *words) as daemon:
         lines: list[str] = []
         address: list[tuple[str, int]] = []
         reader = open_stream(daemon, lines, address)

@@ -1,4 +1,5 @@
-"""Stages of pipelines that are killed or frozen, at random moments of a life under traffic."""
+"""Stages of pipelines that are killed or frozen, at random moments of a life under traffic, and not
+started again (test_restarts.py: where they are)."""
 
 import json
 import os
@@ -102,6 +103,7 @@ class Traffic:
 @contextmanager
 def starting(model: str, stages: int) -> Generator[Daemon]:
     folder, words = str(demo_models()[model]), ("--threads", "1", "--stall-timeout", f"{STALL:g}")
+    words += ("--max-restarts", "0")
     daemon = Daemon(folder, "--served-model-name", "m", "--pipeline-stages", str(stages), *words)
     try:
         yield daemon

@@ -53,7 +53,8 @@ def update(
     ((_, outputs),) = outbox.take()
     for part in outputs.encoded:
         had = parts.get(part.job, EncodedRows(part.job, b"", b""))
-        joined = (had.rows + part.rows, had.values + part.values, had.counts + part.counts)
+        names = ("rows", "values", "counts", "lens")
+        joined = [getattr(had, name) + getattr(part, name) for name in names]
         parts[part.job] = EncodedRows(part.job, *joined)
     return parts, [failed.id for failed in outputs.failed]
 
@@ -78,8 +79,8 @@ def test_a_step_returns_vectors_and_states_of_other_sizes() -> None:
     states = np.arange(4, dtype=np.float32).repeat(3)
     output = EmbedOutput(batch.step, vectors=vectors.tobytes(), tokens={"states": states.tobytes()})
     assert update(scheduler, batch, output)[0] == {
-        1: EncodedRows(1, int32([0, 1]), vectors[[0, 3]].tobytes()),
-        2: EncodedRows(2, int32([0, 1]), states.tobytes(), int32([3, 1])),
+        1: EncodedRows(1, int32([0, 1]), vectors[[0, 3]].tobytes(), lens=int32([4, 2])),
+        2: EncodedRows(2, int32([0, 1]), states.tobytes(), int32([3, 1]), int32([3, 1])),
     }
     scheduler, batch = scheduled("embed", [4, 2])
     assert scheduler.build(batch).requested == {}, "without states nothing is said of them"
@@ -95,7 +96,7 @@ def sparse(rows: Sequence[Row], *jobs: int) -> tuple[dict[int, EncodedRows], lis
 @pytest.mark.parametrize("rows", [ENTRIES, [[], [], [], []]], ids=["some", "none"])
 def test_each_job_is_told_its_own_entries(rows: list[Row]) -> None:
     assert sparse(rows, 2, 2)[0] == {
-        job: EncodedRows(job, int32([0, 1]), *packed(own))
+        job: EncodedRows(job, int32([0, 1]), *packed(own), int32([1, 1]))
         for job, own in ((1, rows[:2]), (2, rows[2:]))
     }
 
@@ -127,10 +128,12 @@ async def test_values_are_put_together_by_item(
         job = await script.job()
         assert isinstance(job, EncodeJob)
         assert job.outputs == of_tokens(states).outputs
-        await script.send(Outputs(accepted=[Accepted(job.id, [2, 1, 3], dropped=[0, 4, 0])]))
-        for rows in ([2, 0], [1]):
+        await script.send(Outputs(accepted=[Accepted(job.id)]))
+        for rows, dropped in (([2, 0], b""), ([1], int32([4]))):
             values, counts = packed([own[row] for row in rows])
-            part = EncodedRows(job.id, int32(rows), values, b"" if own is VECTORS else counts)
+            counts = b"" if own is VECTORS else counts
+            lens = int32([2, 1, 3][row] for row in rows)
+            part = EncodedRows(job.id, int32(rows), values, counts, lens, dropped)
             await script.send(Outputs(encoded=[part]))
         encoded = await call
         assert encoded.values.tolist() == [list(value) for row in own for value in row]
@@ -142,17 +145,16 @@ async def test_values_are_put_together_by_item(
 async def test_a_job_of_too_many_values_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: Task, states: bool
 ) -> None:
-    monkeypatch.setattr(pending_jobs, "MAX_STATE_NUMBERS", 11)
-    monkeypatch.setattr(pending_jobs, "MAX_SPARSE_ENTRIES", 3)
-    said = "12 numbers; an answer takes 11" if states else "more than 3 entries"
+    monkeypatch.setattr(pending_jobs, "MAX_NUMBERS", 7)
     async with connected(tmp_path, task) as (client, script):
         call = asyncio.create_task(
             client.encode(texts=["a", "b", "c"], of_tokens=of_tokens(states))
         )
         job = await script.job()
-        parts = [EncodedRows(job.id, int32([row]), *packed([[(1, 1), (2, 2)]])) for row in range(3)]
-        await script.send(Outputs(accepted=[Accepted(job.id, [2, 2, 2])], encoded=parts))
-        with pytest.raises(RefusalError, match=said) as refused:
+        own = packed([[(1, 1), (2, 2)]])
+        parts = [EncodedRows(job.id, int32([row]), *own, int32([2])) for row in range(3)]
+        await script.send(Outputs(accepted=[Accepted(job.id)], encoded=parts))
+        with pytest.raises(RefusalError, match="more than 7 numbers") as refused:
             await call
         assert refused.value.code == "too_large"
         assert await script.receive() == Abort([job.id])
@@ -202,10 +204,11 @@ async def test_numbers_of_tokens_are_admitted_before_they_come(tmp_path: Path) -
             client.encode(texts=["a", "b"], of_tokens=OfTokens(("states",)), admit=admit)
         )
         job = await script.job()
-        await script.send(Outputs(accepted=[Accepted(job.id, [2, 3])]))
+        part = EncodedRows(job.id, int32([0]), *packed([[(1, 1), (2, 2)]]), int32([2]))
+        await script.send(Outputs(accepted=[Accepted(job.id)], encoded=[part]))
         with pytest.raises(RefusalError, match="no room"):
             await call
-        assert asked == [4 * 2 * 5], "float32, two numbers a token"
+        assert asked == [4 * 2 * 2], "float32, two numbers a token"
         assert await script.receive() == Abort([job.id])
 
         def reduce(row: int, values: FloatArray, ids: bytes) -> FloatArray:
@@ -214,9 +217,9 @@ async def test_numbers_of_tokens_are_admitted_before_they_come(tmp_path: Path) -
         wanted = OfTokens(("states",), reduce=reduce)
         call = asyncio.create_task(client.encode(texts=["a", "b"], of_tokens=wanted, admit=admit))
         job = await script.job()
-        accepted = Accepted(job.id, [1, 2], prompt_ids=[int32([7]), int32([7, 8])])
-        parts = [EncodedRows(job.id, int32([1, 0]), *packed([[(1, 2), (3, 4)], [(5, 6)]]))]
-        await script.send(Outputs(accepted=[accepted], encoded=parts))
+        own, ids = packed([[(1, 2), (3, 4)], [(5, 6)]]), [int32([7, 8]), int32([7])]
+        part = EncodedRows(job.id, int32([1, 0]), *own, int32([2, 1]), ids=ids)
+        await script.send(Outputs(accepted=[Accepted(job.id)], encoded=[part]))
         assert (await call).values.tolist() == [[0 + 11 + 4], [1 + 10 + 8]]
         assert len(asked) == 1
 
@@ -236,6 +239,6 @@ def test_several_outputs_of_a_job_are_side_by_side(last: float) -> None:
     output = EmbedOutput(batch.step, vectors=vectors.tobytes(), tokens=tokens)
     rows = [[1, 2, 0, 1, 2, 3, 4, 5, 0.5, 0.25], [3, 4, 6, 7, 8, last]]
     values = np.array([value for row in rows for value in row], np.float32).tobytes()
-    expected = {1: EncodedRows(1, int32([0, 1]), values, int32([10, 6]))}
+    expected = {1: EncodedRows(1, int32([0, 1]), values, int32([10, 6]), int32([2, 1]))}
     fails = bool(np.isnan(last))
     assert update(steps.scheduler, batch, output) == (({}, [1]) if fails else (expected, []))

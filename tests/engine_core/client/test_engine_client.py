@@ -51,11 +51,14 @@ class Script:
     def __init__(self, socket: zmq.asyncio.Socket) -> None:
         self._socket = socket
         self._client = b""
-        self._decoder = msgspec.msgpack.Decoder(ToCore)
+        self._decoder = msgspec.msgpack.Decoder(list[ToCore])
+        self._received: list[ToCore] = []
 
     async def receive(self) -> ToCore:
-        self._client, frame = await self._socket.recv_multipart()
-        return self._decoder.decode(frame)
+        while not self._received:
+            self._client, frame = await self._socket.recv_multipart()
+            self._received = self._decoder.decode(frame)
+        return self._received.pop(0)
 
     async def job(self) -> GenerateJob | EncodeJob:
         message = await self.receive()
@@ -165,8 +168,8 @@ async def test_a_full_queue_is_asked_by_one_job_at_a_time(tmp_path: Path) -> Non
         asking = asyncio.create_task(client.encode(ids=[b"1234"]))
         job = await script.job()
         assert (await refused(client)).retry_after == 3.5
-        vector = EncodedRows(job.id, bytes(4), bytes(8))
-        await script.send(Outputs(accepted=[Accepted(job.id, [1])], encoded=[vector]))
+        vector = EncodedRows(job.id, bytes(4), bytes(8), lens=int32([1]))
+        await script.send(Outputs(accepted=[Accepted(job.id)], encoded=[vector]))
         await asking
         last = asyncio.create_task(client.encode(ids=[b"1234"]))
         assert (await script.job()).id > job.id
@@ -245,6 +248,38 @@ async def test_an_engine_that_goes_fails_every_job_at_once(tmp_path: Path) -> No
             assert (await refusal_of(asked)).code == "engine_dead"
         assert client.dead
         client.close()
+
+
+async def test_an_engine_that_returns_fails_what_it_had_and_takes_what_is_new(
+    tmp_path: Path,
+) -> None:
+    """The next one hears nothing of what was meant for the one before."""
+    endpoint = f"ipc://{tmp_path}/engine"
+    with zmq.asyncio.Context() as context:
+        first = context.socket(zmq.ROUTER)
+        first.bind(endpoint)
+        client = EngineClient(endpoint, returns=True)
+        await client.start()
+        call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
+        decoder, heard = msgspec.msgpack.Decoder(list[ToCore]), 0
+        while heard < 2:
+            heard += len(decoder.decode((await first.recv_multipart())[1]))
+        first.close(0)
+        assert (await refusal_of(call)).code == "engine_dead"
+        assert not client.dead
+        assert not client.is_ready
+        later = asyncio.create_task(client.generate(SamplingParams(), texts=["b"]))
+        with context.socket(zmq.ROUTER) as second:
+            second.bind(endpoint)
+            received: list[ToCore] = []
+            while len(received) < 2:
+                received += decoder.decode((await second.recv_multipart())[1])
+            later.cancel()
+        client.close()
+    hello, job = received
+    assert isinstance(hello, Hello)
+    assert isinstance(job, GenerateJob)
+    assert job.texts == ["b"]
 
 
 def test_an_interrupt_of_a_trace_before_all_is_set_up(

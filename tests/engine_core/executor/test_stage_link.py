@@ -3,7 +3,7 @@ Which stage was lost first, or is found to stand still."""
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +13,10 @@ import msgspec
 import pytest
 import zmq
 
-from engine_core.executor.stage_link import (
-    CHECK_SECONDS,
-    CHECKS_A_BEAT,
-    Capacity,
-    StageLink,
-    StageWatch,
-    WorkerLostError,
-)
+from engine_core.executor.stage_link import CHECK_SECONDS, CHECKS_A_BEAT, StageLink, StageWatch
+from engine_core.executor.stage_start import Capacity, WorkerLostError
 from tests.e2e.daemon import free_port
-from tests.engine_core.configs import MODEL, engine_config, execution_config
+from tests.engine_core.configs import MODEL, engine_config
 from tests.patience import PATIENCE
 from tests.workers.intruders import INTRUDERS, connected
 from workers.contract.curve import ClusterKeys
@@ -30,6 +24,8 @@ from workers.contract.messages import (
     AllocateKV,
     EncodeStep,
     FromWorker,
+    LinkName,
+    StageReport,
     StoreAnswer,
     StoreCall,
     ToWorker,
@@ -95,7 +91,7 @@ class Stages:
                 starting = thread.submit(executor.start)
                 for stage in range(num_stages):
                     dealer = self._context.socket(zmq.DEALER)
-                    dealer.setsockopt(zmq.IDENTITY, b"stage-%d" % stage)
+                    dealer.setsockopt(zmq.IDENTITY, bytes(LinkName("stage", stage, 0)))
                     if self._keys is not None:
                         self._keys.secure_connector(dealer, self.endpoint)
                     dealer.connect(self.endpoint)
@@ -271,10 +267,10 @@ def test_strangers_change_nothing(remote_stages: Stages, intruder: str) -> None:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        (b"stage-0", [msgspec.msgpack.encode(NOTICED)] * 3),
-        (b"someone-2", [msgspec.msgpack.encode(NOTICED)]),
+        (b"stage-0-0", [msgspec.msgpack.encode(NOTICED)] * 3),
+        (b"someone-2-0", [msgspec.msgpack.encode(NOTICED)]),
         (b"someone", [msgspec.msgpack.encode(NOTICED)]),
-        (b"failure-0", [b"", b"\xc1", msgspec.msgpack.encode({"stage": 0}), b"\x93" * 1000]),
+        (b"failure-0-0", [b"", b"\xc1", msgspec.msgpack.encode({"stage": 0}), b"\x93" * 1000]),
     ],
     ids=["a name twice", "no such stage", "no stage", "no message"],
 )
@@ -313,10 +309,79 @@ def test_process_groups_are_answered_while_steps_run(stages: Stages) -> None:
         ]
 
 
+@contextmanager
+def started_again(stages: Stages, executor: StageLink, restarts: int) -> Iterator[None]:
+    """Others in place of two stages, which are ready before anybody has noticed a loss."""
+    others = Stages(stages.endpoint)
+    for stage in range(2):
+        dealer = others._context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.IDENTITY, bytes(LinkName("stage", stage, restarts)))
+        dealer.connect(stages.endpoint)
+        others._dealers.append(dealer)
+        for message in (WorkerBeat(stage, -1), WorkerConnected(stage)):
+            others.send(stage, message)
+    try:
+        with pytest.raises(WorkerLostError, match=r"^the stages of m were started again$"):
+            poll_until_lost(executor)
+        executor.begin_again()
+        assert not executor.is_ready
+        for stage in range(2):
+            poll_until(executor, lambda stage=stage: others._dealers[stage].poll(0))
+            stages.shares.append(others.received(stage, Share))
+            others.send(stage, WorkerLoaded(stage, 10, 0.1, BLOCK_BYTES, 1))
+        for stage in range(2):
+            poll_until(executor, lambda stage=stage: others._dealers[stage].poll(0))
+            stages.allocated.append(others.received(stage, AllocateKV).num_blocks)
+            others.send(stage, WorkerReady(stage))
+        poll_until(executor, lambda: executor.is_ready)
+        yield
+    finally:
+        others.close()
+
+
+def poll_until(executor: StageLink, done: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < until
+        executor.poll()
+
+
+def test_stages_that_are_started_again_get_what_the_first_ones_had(tmp_path: Path) -> None:
+    """Requests are admitted by the capacity of the first, though these say that they hold less.
+    Nothing more is heard of the first, whatever they have still sent."""
+    stages = Stages(f"ipc://{tmp_path}/workers")
+    with (
+        stages.started([50_000] * 2, name="m", stage_layers=(1, 3)) as (executor, _),
+        started_again(stages, executor, restarts=3),
+    ):
+        assert executor.restarts == 3
+        stages.send(0, StageReport(0, 7))
+        stages.lose(1)
+        stages.send(0, WorkerFailed(0, "too late"))
+        time.sleep(0.1)
+        never_lost(executor)
+    stages.close()
+    assert stages.shares == shares_of([1, 3]) * 2
+    assert stages.allocated == [50] * 4
+
+
+def test_a_start_that_takes_too_long_is_a_loss(stages: Stages) -> None:
+    names = {"startup_timeout": "--startup"}
+    with stages.started([50_000], name="m", startup_timeout=3.0, setting_names=names) as (link, _):
+        link.begin_again()
+        for _ in range(round(3 / CHECK_SECONDS)):
+            link.check(None)
+        why = r"the stages of m are not ready after 3 s \(--startup\)"
+        with pytest.raises(WorkerLostError, match=why):
+            link.check(None)
+
+
 def watch_of(num_stages: int, stall_timeout: float = 60) -> StageWatch:
     names = {"stall_timeout": "--stall"}
-    execution = execution_config(name="m", num_stages=num_stages, setting_names=names)
-    return StageWatch(execution, stall_timeout)
+    config = engine_config(
+        name="m", num_stages=num_stages, setting_names=names, stall_timeout=stall_timeout
+    )
+    return StageWatch(config)
 
 
 def let_pass(watch: StageWatch, seconds: float, oldest: int | None, last: dict[int, int]) -> None:

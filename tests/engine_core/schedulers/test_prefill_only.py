@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from engine_core.loop.jobs import Job
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.reports import StepWork
-from engine_core.messages import Accepted, EncodeJob, Failed, KeyShare, Tokenization
+from engine_core.messages import EncodeJob, Failed, KeyShare, Tokenization
 from engine_core.schedulers.cost_model import Coefficients, CostModel
-from engine_core.schedulers.prefill_only import EncoderRows, PrefillOnlyScheduler
+from engine_core.schedulers.encoder_rows import EncoderRows
+from engine_core.schedulers.prefill_only import PrefillOnlyScheduler
 from tests.engine_core.configs import execution_config
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.simulated_model import ids
@@ -23,6 +24,11 @@ from workers.contract.messages import EmbedOutput
 
 A = b"a"
 BGE_BASE = Coefficients(step=1e-4, token=4e-7, attended=8e-11, context=0.0)
+
+
+def rows_of(lens: list[int]) -> EncoderRows:
+    """Rows of these lengths."""
+    return EncoderRows(bytearray(4 * sum(lens)), bytearray(np.array(lens, np.int32).tobytes()))
 
 
 class Steps:
@@ -39,12 +45,17 @@ class Steps:
         self.jobs: dict[int, Job] = {}
         self.works: list[StepWork] = []
 
-    def add(self, job_id: int, lens: list[int], priority: int = 0, **options: Any) -> None:
+    def add(
+        self, job_id: int, lens: list[int], priority: int = 0, of: int = 0, **options: Any
+    ) -> None:
+        """A job whose first rows have these lengths, `of` so many if others are to come."""
         message = EncodeJob(job_id, ids=[b""] * len(lens), priority=priority, **options)
-        job = self.jobs[job_id] = Job(A, message, len(lens), sum(lens))
-        tokens = np.zeros(sum(lens), np.int32)
-        rows = EncoderRows(tokens, np.empty(0, np.uint8), np.array(lens, np.int32))
-        self.scheduler.add(job, rows)
+        job = self.jobs[job_id] = Job(A, message, of or len(lens), sum(lens))
+        self.scheduler.add(job, rows_of(lens))
+
+    def add_more(self, job_id: int, lens: list[int]) -> None:
+        """The next rows of a job."""
+        self.scheduler.add(self.jobs[job_id], rows_of(lens))
 
     def add_each(self, jobs: Iterable[int], lens: list[int], **options: Any) -> None:
         """Several jobs of the same lengths."""
@@ -239,14 +250,19 @@ def test_a_key_whose_job_ends_waits_no_more() -> None:
     assert all(2 not in step for step in rows[1:])
 
 
-def answer(word_tokenizer, job: EncodeJob) -> tuple[Accepted | Failed, list[list[float]]]:
-    """The first answer to one job, and the vectors of its rows: each is (length, sum of ids)."""
+def answer(word_tokenizer, job: EncodeJob) -> tuple[Failed | None, list[int], list[list[float]]]:
+    """How a job failed, if it did, how many tokens each row has lost, and its vector: (length, sum
+    of ids)."""
     architecture = "BertModel" if job.query is None else "BertForSequenceClassification"
     engine = Engine(word_tokenizer, architecture, 0, max_model_len=16, max_pending_rows=100)
     engine.serve(job, client=A)
     outputs, vectors = engine.clients.outputs(A), Ledger(engine, A).vectors
-    (first,) = [first for each in outputs for first in (*each.accepted, *each.failed)]
-    return first, [vectors[1, row].tolist() for row in range(len(vectors))]
+    parts = [part for each in outputs for part in each.encoded]
+    lens = np.frombuffer(b"".join(part.lens for part in parts), np.int32).tolist()
+    assert lens == [vectors[1, row][0] for row in range(len(vectors))]
+    dropped = np.frombuffer(b"".join(part.dropped for part in parts), np.int32).tolist()
+    failed = next((failed for each in outputs for failed in each.failed), None)
+    return failed, dropped, [vectors[1, row].tolist() for row in range(len(vectors))]
 
 
 TWENTY = [ids(*range(1, 21)), ids(7)]
@@ -258,23 +274,23 @@ def to(tokens: int, side: Any = "right") -> Tokenization:
 
 
 @pytest.mark.parametrize(
-    ("job", "tokens", "dropped", "vectors"),
+    ("job", "dropped", "vectors"),
     [
-        (EncodeJob(1, ids=TWENTY, tokenization=to(3)), [3, 1], [17, 0], [[3, 1 + 2 + 3], [1, 7]]),
+        (EncodeJob(1, ids=TWENTY, tokenization=to(3)), [17, 0], [[3, 1 + 2 + 3], [1, 7]]),
         (EncodeJob(1, ids=TWENTY, tokenization=to(3, "left")),
-         [3, 1], [17, 0], [[3, 18 + 19 + 20], [1, 7]]),
+         [17, 0], [[3, 18 + 19 + 20], [1, 7]]),
         (EncodeJob(1, texts=["w5 " * 20, "w5 w6"], tokenization=to(16)),
-         [16, 2], [4, 0], [[16, 16 * 5], [2, 11]]),
-        (EncodeJob(1, texts=["w5", "w6"], tokenization=to(16)), [1, 1], [], [[1, 5], [1, 6]]),
+         [4, 0], [[16, 16 * 5], [2, 11]]),
+        (EncodeJob(1, texts=["w5", "w6"], tokenization=to(16)), [0, 0], [[1, 5], [1, 6]]),
         (EncodeJob(1, texts=["w1 " * 9, "w1"], query="w9 w8 w7 w6", tokenization=to(6)),
-         [6, 5], [7, 0], [[6, 9 + 8 + 7 + 6 + 1 + 1], [5, 9 + 8 + 7 + 6 + 1]]),
+         [7, 0], [[6, 9 + 8 + 7 + 6 + 1 + 1], [5, 9 + 8 + 7 + 6 + 1]]),
         (EncodeJob(1, texts=["w9 w5 w6", "w9 w7"], tokenization=BEHIND),
-         [3, 2], [], [[3, 5 + 6], [2, 7]]),
+         [], [[3, 5 + 6], [2, 7]]),
     ],
     ids=["ids", "ids from the left", "texts", "nothing", "text of a pair", "prompt"],
 )  # fmt: skip
-def test_items_are_cut_as_asked_for(word_tokenizer, job, tokens, dropped, vectors) -> None:
-    assert answer(word_tokenizer, job) == (Accepted(1, tokens, dropped=dropped), vectors)
+def test_items_are_cut_as_asked_for(word_tokenizer, job, dropped, vectors) -> None:
+    assert answer(word_tokenizer, job) == (None, dropped, vectors)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +314,7 @@ def test_items_are_cut_as_asked_for(word_tokenizer, job, tokens, dropped, vector
     ids=["too long", "a text of many", "unknown id", "of many", "empty", "only a prompt", "pair"],
 )  # fmt: skip
 def test_what_is_wrong_with_an_item_is_named(word_tokenizer, job, code, param, message) -> None:
-    assert answer(word_tokenizer, job) == (Failed(1, code, message, param), [])
+    assert answer(word_tokenizer, job) == (Failed(1, code, message, param), [], [])
 
 
 def test_rows_behind_prompts_share_steps_with_others() -> None:

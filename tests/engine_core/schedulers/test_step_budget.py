@@ -175,7 +175,7 @@ def test_mixed_steps_are_bounded_and_every_row_runs_once(stages: int, data: st.D
 def test_a_batch_is_never_refused_for_its_wait(
     word_tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: QueueBound, tokens: int) -> None:
+    def refuse(self: QueueBound, *_: float) -> None:
         raise RefusalError("overloaded", "too long a queue", retry_after=1.0)
 
     monkeypatch.setattr(QueueBound, "admit", refuse)

@@ -26,7 +26,7 @@ def rows_of(n: int = 1, prompt: tuple[int, ...] = (3, 4), **params: Any) -> list
     message = GenerateJob(1, params=SamplingParams(**STOPS, **params), n=n)
     processor = DecoderProcessor(execution_config(), 64)
     tokenized = Tokenized(array("i", prompt).tobytes())
-    _, rows = processor.prepare(JobInputs(Job(b"client", message, n, 0), [tokenized]))
+    rows = processor.prepare(JobInputs(Job(b"client", message, n, 0), [tokenized])).rows
     return list(rows)
 
 
@@ -78,7 +78,7 @@ def test_a_job_gets_so_many_log_probabilities_of_its_prompts() -> None:
     def rows(n: int, width: int | None, batch: bool = False) -> int:
         params = SamplingParams(max_tokens=0, prompt_logprobs=width)
         job = Job(b"client", GenerateJob(1, params=params, n=n, batch=batch), n, 0)
-        return len(list(processor.prepare(JobInputs(job, tokenized))[1]))
+        return len(list(processor.prepare(JobInputs(job, tokenized)).rows))
 
     assert rows(64, 7) == rows(64, None) == rows(64, 512, batch=True) == 4096
     assert rows(1, 511) == 64

@@ -146,9 +146,9 @@ def panicking() -> Tokenizer:
 def are_refused(threads: TokenizerThreads, *jobs: Texts) -> list[bool]:
     """Jobs that come together: whether each is refused for a panic. The others are tokenized."""
     all_done = prepared(threads, *((job, PLAIN) for job in jobs))
-    for done in all_done:
+    for done, texts in zip(all_done, jobs, strict=True):
         if done.refusal is None:
-            assert len(done.tokenized) == len(done.texts)
+            assert len(done.tokenized) == len(texts)
         else:
             assert done.refusal.code == "invalid_request"
             assert "the text cannot be tokenized: Onig" in done.refusal.message

@@ -45,10 +45,13 @@ def test_every_form_of_input(deployment, tokenizer, value):
     body = deployment.ask(PATH, input=value)
     job = deployment.job("embedder")
     assert [entry["index"] for entry in body["data"]] == list(range(len(body["data"])))
-    expected = [vector_of(item, 8) for item in job.texts or job.ids]
+    items = [value] if isinstance(value, str) else value
+    if job.ids:
+        items = [np.array(own, np.int32).tobytes() for own in (value if job.ids[1:] else [value])]
+    expected = [vector_of(item, 8) for item in items]
     vectors = [entry["embedding"] for entry in body["data"]]
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
-    ids = job.ids or tokenizer.encode(job.texts)
+    ids = items if job.ids else tokenizer.encode(items)
     assert body["usage"]["prompt_tokens"] == sum(len(tokens) // 4 for tokens in ids)
 
 

@@ -16,7 +16,7 @@ def test_a_reranker_scores_pairs(deployment):
     body = rerank(deployment, model="ranker")
     assert body.pop("id").startswith("rerank-")
     job = deployment.job("ranker")
-    assert (job.query, job.texts) == (QUERY, DOCUMENTS)
+    assert (job.query, job.texts) == (QUERY, [*dict.fromkeys(DOCUMENTS)])
     scores = [score_of(QUERY, text) for text in DOCUMENTS]
     results = [{"index": index, "relevance_score": scores[index]} for index in (1, 0, 3, 4, 2)]
     tokens = body["usage"]["prompt_tokens"]
@@ -88,7 +88,7 @@ def test_an_embedder_cuts_documents_and_not_the_query(deployment):
     rerank(deployment, model="embedder", max_tokens_per_doc=1)
     query, documents = deployment.engines["embedder"].received
     assert (query.texts, query.tokenization) == ([QUERY], Tokenization())
-    assert (documents.texts, documents.tokenization.truncate_to) == (DOCUMENTS, 2)
+    assert (documents.texts, documents.tokenization.truncate_to) == ([*dict.fromkeys(DOCUMENTS)], 2)
 
 
 def test_documents_as_objects_are_returned_if_asked_for(deployment):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sentence_transformers.util import SimilarityFunction, quantize_embeddings
 
-from server.api.embeddings import cosine_similarity, quantize, shorten, similarity
+from server.api.embeddings import cosine_similarity, in_lists, quantize, shorten, similarity
 from tests.engine_core.configs import MODEL
 from workers.contract.model_config import EmbeddingConfig, NormalizeConfig
 
@@ -54,6 +54,17 @@ def test_a_vector_becomes_the_same_in_any_batch_and_at_any_length(vectors, form)
     for row, vector in zip(together, vectors, strict=True):
         assert np.array_equal(form(vector[None])[0], row)
     assert np.array_equal(form(vectors * 4), together)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_numbers_in_json_are_those_of_their_type(dtype: type[np.floating]) -> None:
+    """Any finite ones, and of rows that are not side by side in memory."""
+    bits = np.random.default_rng(5).integers(0, 256, 400_000, np.uint8)
+    numbers = np.concatenate([bits.view(dtype), np.array([0, -0.0, 1, 1e-7, 65504], dtype)])
+    rows = np.stack([numbers[np.isfinite(numbers)]] * 2, axis=1)
+    for row in rows.T:
+        found = np.array(msgspec.json.decode(in_lists(row)), dtype)
+        assert found.tobytes() == row.tobytes()
 
 
 def test_float16_is_rounded_and_stays_finite() -> None:

@@ -4,12 +4,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from server.daemon.parts import Part, Role, RunningPart
-from server.daemon.supervisor import Hangup, Supervisor
+from server.daemon.supervisor import Hangup, Moments, Supervisor
+from server.models.model_files import ModelFiles
 from server.settings.settings import ServerConfig
 
 CHILD = """
@@ -69,7 +70,7 @@ class FakeDaemon:
     ) -> None:
         """A child that runs a program of its own."""
         command = [sys.executable, "-I", "-S", "-c", program, str(self.folder), name, *arguments]
-        own = None if role == "api" else model
+        own = None if role in ("api", "batch") else model
         variables = dict(os.environ)
         part = Part(title=name, role=role, model=own, command=command, environment=variables)
         self.parts.append(part)
@@ -91,9 +92,12 @@ class FakeDaemon:
         startup: float = 60.0,
         drain: float = 30.0,
         stall: float = 0.0,
+        restarts: int = 0,
         on_started: Callable[[Sequence[RunningPart]], None] = lambda _: None,
+        files: Mapping[str, ModelFiles] | None = None,
     ) -> int:
-        """One life of the supervisor; ready means that every child is up."""
+        """One life of the supervisor; ready means that every child is up. Without `restarts` it
+        ends with the first loss."""
 
         async def until_ready() -> None:
             titles = [part.title for part in self.parts]
@@ -101,15 +105,13 @@ class FakeDaemon:
                 await asyncio.sleep(0.02)
 
         config = ServerConfig(
-            models=(), startup_timeout=startup, drain_timeout=drain, stall_timeout=stall
+            models=(),
+            startup_timeout=startup,
+            drain_timeout=drain,
+            stall_timeout=stall,
+            max_restarts=restarts,
         )
-        supervisor = Supervisor(
-            self.parts,
-            config,
-            Hangup(),
-            until_ready=until_ready,
-            on_started=on_started,
-            on_ready=lambda _: when_ready(),
-            on_hangup=lambda: None,
+        moments = Moments(
+            until_ready=until_ready, on_started=on_started, on_ready=lambda _: when_ready()
         )
-        return await supervisor.run()
+        return await Supervisor(self.parts, config, Hangup(), moments, files=files or {}).run()

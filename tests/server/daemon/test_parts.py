@@ -64,6 +64,7 @@ def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
         config,
         process_file=str(tmp_path / "processes.json"),
         batch_file=str(tmp_path / "batches.state"),
+        count_files=(str(tmp_path / "api-0.counts"),),
     )
     assert api.command[5:] == [str(FD), "0"]
     # They hold the digests of API keys: they are for this user only.

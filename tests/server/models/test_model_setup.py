@@ -58,6 +58,7 @@ def test_options_win(tmp_path: Path) -> None:
         "max_model_len": 100,
         "max_running": 5,
         "max_step_tokens": 64,
+        "max_step_rows": 16,
         "block_size": 8,
         "attention_backend": "naive",
         "stage_layers": (2,),
@@ -161,7 +162,8 @@ def test_the_stage_that_does_not_fit_is_named(tmp_path: Path, gpus: Gpus) -> Non
         set_up(tmp_path, LLAMA_8B, **options, stage_layers=(12, 20))
     assert str(caught.value) == (
         "--memory-share: stage 1 of m has 9.1 GiB of weights and 0.3 GiB of buffers between "
-        "stages, more than its share of cuda:1: 9.0 of 10.0 GiB; raise it, or use more stages"
+        "stages, more than its share of cuda:1: 9.0 of 10.0 GiB; raise it, or use more stages "
+        "or weights of fewer bits"
     )
     with pytest.raises(SetupError, match=r"stage 0 of m has .* and 1\.5 GiB of buffers"):
         set_up(tmp_path, LLAMA_8B, **options, max_step_tokens=40_000)  # in five slots

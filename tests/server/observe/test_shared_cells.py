@@ -76,3 +76,10 @@ def test_what_a_killed_process_counted_still_counts(files: list[Path]) -> None:
     command = [sys.executable, "-c", COUNT, *map(str, files)]
     assert subprocess.run(command, check=False).returncode == -9
     assert own.sums() == [6.0, 0.0, 7.0]
+
+
+def test_a_process_goes_on_with_what_one_before_it_counted(files: list[Path]) -> None:
+    SharedCells(3, files, 1).own[2] = 7.0
+    next_one = SharedCells(3, files, 1)
+    next_one.own[2] += 1.0
+    assert next_one.sums() == SharedCells(3, files, 0).sums() == [0.0, 0.0, 8.0]

@@ -25,6 +25,7 @@ otlp_traces_endpoint: https://collector/v1/traces
 max_sequences: 20
 max_body_size: 2MiB
 max_unread_size: 6MiB
+vector_cache_size: 7MiB
 max_unread_seconds: 9
 max_inputs: 30
 max_documents: 40
@@ -47,6 +48,7 @@ interface: eth1
 startup_timeout: 60
 drain_timeout: 1.5
 stall_timeout: 45
+max_restarts: 5
 log_level: debug
 models:
   - model: ./writer
@@ -66,6 +68,7 @@ models:
     max_model_len: 1000
     max_running: 16
     max_step_tokens: 512
+    max_step_rows: 64
     block_size: 32
     kv_cache_dtype: fp8
     kv_cache_memory: 1.5 GiB
@@ -94,6 +97,7 @@ def everything(folder: Path) -> Settings:
         "cluster_secret_file": f"{folder}/secret",
         "max_body_size": 2 << 20,
         "max_unread_size": 6 << 20,
+        "vector_cache_size": 7 << 20,
         "max_file_size": 1 << 30,
         "max_stored_size": 2 << 30,
         "priority_range": [-5, 6],

@@ -14,11 +14,12 @@ def dense_attention(
     kind: AttentionKind,
     position_bias: torch.Tensor | None = None,
     vectors: DistanceVectors | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Queries [Q, H, D], the last of the K tokens of keys and values [K, Hkv, D] -> [Q, H, D].
 
     position_bias [H, 2 L - 1] has at L - 1 the number for a distance of 0, and behind it those for
-    keys behind the query.
+    keys behind the query. `sinks` are [H].
     """
     group = queries.shape[1] // keys.shape[1]
     wide_keys, wide_values = (
@@ -41,19 +42,23 @@ def dense_attention(
     seen = ahead <= 0 if kind.causal else torch.ones_like(ahead, dtype=torch.bool)
     if kind.window is not None:
         seen &= ahead.abs() < kind.window
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        own = sinks.double()[:, None, None].expand(*scores.shape[:2], 1)
+        scores = torch.cat([scores, own], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : len(keys)]
     return torch.einsum("hqk,khd->qhd", weights, wide_values)
 
 
 def solution(problem: Problem | PackedProblem) -> torch.Tensor:
-    kind, bias, vectors = problem.want.kind, None, None
+    kind, bias, vectors, sinks = problem.want.kind, None, None, None
     if isinstance(problem, PackedProblem):
         bias, vectors = problem.bias, problem.vectors
         rows = zip(*(part.split([*problem.lengths]) for part in problem.qkv), strict=True)
     else:
-        own = problem.queries.split([count for _, count in problem.rows])
+        own, sinks = problem.queries.split([count for _, count in problem.rows]), problem.sinks
         rows = zip(own, problem.row_keys, problem.row_values, strict=True)
-    return torch.cat([dense_attention(q, k, v, kind, bias, vectors) for q, k, v in rows])
+    return torch.cat([dense_attention(q, k, v, kind, bias, vectors, sinks) for q, k, v in rows])
 
 
 def assert_attended(got: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None:

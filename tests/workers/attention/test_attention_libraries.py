@@ -164,10 +164,12 @@ def decode(
     out,
     *,
     scales,
+    sinks,
     min_splits,
     prefix,
 ) -> None:
     assert scales is None, "no FP8"
+    assert sinks is None, "not of this backend"
     assert min_splits == 1, "contexts are short"
     assert prefix is None, "no rows share one"
     starts = torch.arange(len(queries) + 1, dtype=torch.int32)

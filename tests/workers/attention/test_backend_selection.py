@@ -100,6 +100,7 @@ BIAS = PositionBias(num_buckets=32, max_distance=128)
         ({"paged": False}, "no bidirectional attention"),
         ({"window": 8}, "no windows"),
         ({"softcap": 30.0}, "no softcap"),
+        ({"sinks": True}, "no attention sinks"),
         ({"head_dim": 80}, "head size 80 is not supported"),
         ({"block_size": 48}, "block size 48 is no multiple of 32"),
         ({}, "the GPU's compute capability 7.5 is none of 8.x, 9.x"),
@@ -199,9 +200,7 @@ class OnlyEncoders(NaiveBackend):
 
 
 class NotFinite(NaiveBackend):
-    def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: Any, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def attend_paged(self, qkv: QKV, cache: LayerCache, plan: Any, **_: Any) -> torch.Tensor:
         return torch.full_like(qkv.queries, torch.nan)
 
 

@@ -133,10 +133,14 @@ def test_only_the_document_is_cut(served: Served) -> None:
     engine = served.engine()
     found = scores(engine, tokenization=Tokenization(truncate_to=limit_of_all))
     assert np.abs(found - served.scores_of(PAIRS, max_length=limit)).max() < TOLERANCE
-    (accepted,) = [each for outputs in engine.clients.outputs(A) for each in outputs.accepted]
-    assert accepted.prompt_tokens[-1] == limit_of_all
-    assert accepted.dropped[DOCUMENTS.index("")] == 0
-    assert accepted.dropped[-1] > 0
+    parts = [each for outputs in engine.clients.outputs(A) for each in outputs.encoded]
+    rows, lens, dropped = (
+        np.frombuffer(b"".join(numbers), np.int32).tolist()
+        for numbers in zip(*((each.rows, each.lens, each.dropped) for each in parts), strict=True)
+    )
+    assert lens[rows.index(len(DOCUMENTS) - 1)] == limit_of_all
+    assert dropped[rows.index(DOCUMENTS.index(""))] == 0
+    assert dropped[rows.index(len(DOCUMENTS) - 1)] > 0
 
 
 @only_qwen3

@@ -28,7 +28,7 @@ def core() -> Iterator[tuple[Send, StepInbox]]:
 
     def send(*messages: ToWorker) -> None:
         for message in messages:
-            router.send_multipart([b"stage-0", msgspec.msgpack.encode(message)])
+            router.send_multipart([b"stage-0-0", msgspec.msgpack.encode(message)])
 
     yield send, StepInbox(link)
     context.destroy(0)

@@ -49,7 +49,7 @@ class Core:
 
     def _serve(self) -> None:
         own, name = RendezvousStore(), b""
-        while name != b"store-99":
+        while name != b"store-99-0":
             name, frame = self._router.recv_multipart()
             call = msgspec.msgpack.decode(frame, type=StoreCall)
             self._router.send_multipart([name, msgspec.msgpack.encode(own.answer(call))])

@@ -45,5 +45,6 @@ def test_an_encoder_starts_without_sampling_graphs_kernels_and_compiler() -> Non
     backends = {name for name in at_start if name.startswith("workers.attention.backends.")}
     assert backends == {"workers.attention.backends.sdpa"}
     kernels = {name for name in at_start if name.startswith("workers.kernels.")}
-    assert kernels == {"workers.kernels.linear", "workers.kernels.linear.fused"}  # the interface
+    interfaces = {"experts", "experts.kernels", "linear", "linear.fused"}
+    assert kernels == {f"workers.kernels.{name}" for name in interfaces}
     assert len(for_an_outline) < 50

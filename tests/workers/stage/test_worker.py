@@ -132,7 +132,7 @@ def failure_of(
         while not isinstance(message, WorkerFailed):
             assert router.poll(10_000), message
             identity, frame = router.recv_multipart()
-            assert identity in (b"stage-0", b"failure-0")
+            assert identity in (b"stage-0-0", b"failure-0-0")
             message = msgspec.msgpack.decode(frame, type=FromWorker)
             if (answer := answers.get(type(message))) is not None:
                 router.send_multipart([identity, msgspec.msgpack.encode(answer)])

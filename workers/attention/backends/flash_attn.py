@@ -81,7 +81,12 @@ class FlashAttention4Backend(TritonBackend):
         }
 
     def _attend_others(
-        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
+        self,
+        queries: torch.Tensor,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> None:
         paged = queries, cache.keys, cache.values
         self._attend(*paged, causal=True, out=out, **plan.others, **self._options)
@@ -126,7 +131,12 @@ class FlashAttention3Backend(FlashAttention4Backend):
         return rows | {"cache_seqlens": rows.pop("seqused_k"), "max_seqlen_q": longest}
 
     def _attend_others(
-        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
+        self,
+        queries: torch.Tensor,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> None:
         paged = queries, cache.keys, cache.values
         attended = self._attend_cached(*paged, causal=True, **plan.others, **self._options)

@@ -55,10 +55,15 @@ class FlashAttention4FP8Backend(FlashAttention4Backend):
         return ScratchPlan(blocks, arguments)
 
     def _attend_others(
-        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
+        self,
+        queries: torch.Tensor,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> None:
         if isinstance(plan.others, int):
-            super(FlashAttention4Backend, self)._attend_others(queries, cache, plan, out)
+            super(FlashAttention4Backend, self)._attend_others(queries, cache, plan, out, sinks)
             return
         blocks, arguments = plan.others
         rows = blocks, arguments["seqused_k"], arguments["cu_seqlens_q"], arguments["page_table"]

@@ -71,7 +71,12 @@ class FlashInferBackend(AttentionBackend):
         return step
 
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: PagedStep, out: torch.Tensor | None = None
+        self,
+        qkv: QKV,
+        cache: LayerCache,
+        plan: PagedStep,
+        out: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         return self._wrapper.run(qkv.queries.contiguous(), (cache.keys, cache.values))
 

@@ -28,6 +28,7 @@ class NaiveBackend(AttentionBackend):
         bidirectional_windows=True,
         softcap=True,
         position_bias=True,
+        sinks=True,
         disentangled=True,
         unattended=True,
         graph_safe=False,
@@ -45,7 +46,12 @@ class NaiveBackend(AttentionBackend):
         return step
 
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: PagedStep, out: torch.Tensor | None = None
+        self,
+        qkv: QKV,
+        cache: LayerCache,
+        plan: PagedStep,
+        out: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         queries = torch.split(qkv.queries, plan.query_lens.tolist())
         rows = zip(queries, plan.block_tables[plan.slots], plan.contexts.tolist(), strict=True)
@@ -55,7 +61,8 @@ class NaiveBackend(AttentionBackend):
             seen_from = max(0, context - len(own) + 1 - self._reach)
             positions = torch.arange(seen_from, context, device=blocks.device)
             kv_indices = blocks[positions // size] * size + positions % size
-            attended.append(self._attend_row(own, *cache.read(kv_indices, own.dtype)))
+            found = cache.read(kv_indices, own.dtype)
+            attended.append(self._attend_row(own, *found, sinks=sinks))
         return torch.cat(attended)
 
     def plan_packed(
@@ -83,6 +90,7 @@ class NaiveBackend(AttentionBackend):
         visible: int = sys.maxsize,
         bias: torch.Tensor | None = None,
         vectors: DistanceVectors | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend from queries [Q, H, D], the row's last tokens, to its keys and values [L, Hkv, D],
         the first `visible` of them.
@@ -110,6 +118,9 @@ class NaiveBackend(AttentionBackend):
                 zero = bias.shape[1] // 2 - place
                 own_bias = bias[:, zero + seen.start : zero + seen.stop]
                 scores = scores + own_bias.float().reshape(scores.shape)
-            attended = scores.softmax(dim=-1) @ own_values.transpose(0, 1).contiguous()
+            if sinks is not None:
+                scores = torch.cat([scores, sinks.view(*scores.shape[:2], 1)], dim=-1)
+            weights = scores.softmax(dim=-1)[..., : len(own_keys)]
+            attended = weights @ own_values.transpose(0, 1).contiguous()
             out[index] = attended.view_as(query)
         return out

@@ -109,6 +109,7 @@ class SdpaBackend(AttentionBackend):
         bidirectional_windows=True,
         softcap=True,
         position_bias=True,
+        sinks=True,
         disentangled=True,
         unattended=True,
         graph_safe=False,
@@ -136,9 +137,14 @@ class SdpaBackend(AttentionBackend):
         return DensePlan(prefixes, decodes, chunks, step.kv_indices)
 
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: DensePlan, out: torch.Tensor | None = None
+        self,
+        qkv: QKV,
+        cache: LayerCache,
+        plan: DensePlan,
+        out: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        attended, *lse = self._attend_rows(qkv, cache, plan)
+        attended, *lse = self._attend_rows(qkv, cache, plan, sinks)
         for tokens, kv_indices in plan.prefixes:
             prefix = cache.read(kv_indices, qkv.queries.dtype)
             self._add_prefix(QKV(qkv.queries[tokens], *prefix), attended[tokens], lse[0][tokens])
@@ -199,7 +205,7 @@ class SdpaBackend(AttentionBackend):
     def _paying_groups(self, step: PagedStep, starts: IntArray) -> IntArray:
         """The step's groups whose prefix takes less time if it is attended once."""
         needs, kind = self._needs, self._kind
-        plain = kind.window is None and kind.softcap is None
+        plain = kind.window is None and kind.softcap is None and not kind.sinks
         if not len(step.groups) or not plain or step.slots.device.type != "cpu":
             return NO_GROUPS
         rows, members, prefixes = step.groups.astype(np.int64).T
@@ -292,17 +298,19 @@ class SdpaBackend(AttentionBackend):
             masks.append(far.triu(window) + far.tril(-window))
         return reduce(torch.add, masks) if masks else None
 
-    def _attend_rows(self, qkv: QKV, cache: LayerCache, plan: DensePlan) -> _Results:
+    def _attend_rows(
+        self, qkv: QKV, cache: LayerCache, plan: DensePlan, sinks: torch.Tensor | None
+    ) -> _Results:
         """Attend what each query sees of its row's context, without a prefix attended once."""
         queries, with_lse = qkv.queries, bool(plan.prefixes)
         if plan.decodes and plan.decodes[0].tokens is None:
-            return self._attend_decodes(queries, cache, plan.decodes[0], with_lse)
+            return self._attend_decodes(queries, cache, plan.decodes[0], sinks, with_lse)
         out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
         results = (out, torch.empty(queries.shape[:2])) if with_lse else (out,)
         for batch in plan.decodes:
             assert batch.tokens is not None, "there are other rows"
             own = queries.index_select(0, batch.tokens)
-            attended = self._attend_decodes(own, cache, batch, with_lse)
+            attended = self._attend_decodes(own, cache, batch, sinks, with_lse)
             for result, part in zip(results, attended, strict=True):
                 result.index_copy_(0, batch.tokens, part)
         for tokens, kv_indices, mask in plan.chunks:
@@ -311,13 +319,18 @@ class SdpaBackend(AttentionBackend):
                 kv_indices = plan.kv_indices[tokens]  # noqa: PLW2901 - of a layer without own keys
             if kv_indices is not None:
                 own = QKV(own.queries, *cache.read(kv_indices, queries.dtype))
-            attended = self._attend_chunk(own, mask, with_lse)
+            attended = self._attend_chunk(own, mask, sinks, with_lse)
             for result, part in zip(results, attended, strict=True):
                 result[tokens] = part
         return results
 
     def _attend_decodes(
-        self, queries: torch.Tensor, cache: LayerCache, batch: DecodeBatch, with_lse: bool
+        self,
+        queries: torch.Tensor,
+        cache: LayerCache,
+        batch: DecodeBatch,
+        sinks: torch.Tensor | None,
+        with_lse: bool,
     ) -> _Results:
         """[rows, H, D] -> [rows, H, D]. Query heads that share a KV head act as its queries."""
         rows, (kv_heads, head_dim) = len(queries), cache.keys.shape[2:]
@@ -325,10 +338,13 @@ class SdpaBackend(AttentionBackend):
         found = cache.read(batch.kv_indices, queries.dtype)
         seen = (part.view(shape).transpose(1, 2) for part in found)
         dense = QKV(queries.view(rows, kv_heads, -1, head_dim), *seen)
-        attended = attend_dense(dense, self._kind, batch.mask, with_lse=with_lse)
+        sinks = None if sinks is None else sinks.view(kv_heads, -1)
+        attended = attend_dense(dense, self._kind, batch.mask, sinks=sinks, with_lse=with_lse)
         return tuple(part.flatten(1, 2) for part in attended)
 
-    def _attend_chunk(self, qkv: QKV, mask: torch.Tensor | None, with_lse: bool) -> _Results:
+    def _attend_chunk(
+        self, qkv: QKV, mask: torch.Tensor | None, sinks: torch.Tensor | None, with_lse: bool
+    ) -> _Results:
         """[Q, H, D] over [L, Hkv, D] -> [Q, H, D]. Without a mask, L = Q and causal.
 
         KV heads are SDPA's batch: keys and values are expanded over its heads without a copy.
@@ -338,9 +354,14 @@ class SdpaBackend(AttentionBackend):
         group = heads // kv_heads
         seen = (part.transpose(0, 1)[:, None].expand(-1, group, -1, -1) for part in qkv[1:])
         grouped = qkv.queries.view(length, kv_heads, group, head_dim).permute(1, 2, 0, 3)
-        causal = mask is None
+        causal, sinks = mask is None, None if sinks is None else sinks.view(kv_heads, group, 1)
         attended = attend_dense(
-            QKV(grouped, *seen), self._kind, mask, is_causal=causal, with_lse=with_lse
+            QKV(grouped, *seen),
+            self._kind,
+            mask,
+            is_causal=causal,
+            sinks=sinks,
+            with_lse=with_lse,
         )
         return tuple(part.movedim(2, 0).flatten(1, 2) for part in attended)
 
@@ -368,18 +389,31 @@ def attend_dense(
     mask: torch.Tensor | None,
     *,
     is_causal: bool = False,
+    sinks: torch.Tensor | None = None,
     with_lse: bool = False,
 ) -> _Results:
     """Queries [B, H, Q, D] over keys and values [B, H, K, D] -> [B, H, Q, D].
 
     An additive `mask` broadcasts to [B, H, Q, K]; without a softcap `is_causal` may take its place.
-    `with_lse`, on a CPU and without a softcap, adds each query's log-sum-exp, float32[B, H, Q],
-    which torch's public function does not return.
+    `sinks` broadcast to [B, H, Q]; with them there is no softcap. `with_lse`, on a CPU and without
+    a softcap, adds each query's log-sum-exp, float32[B, H, Q], which torch's public function does
+    not return.
     """
-    if with_lse:
-        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
-        return tuple(attend(*dense, 0.0, is_causal, attn_mask=mask, scale=kind.scale))
     queries, keys, values = dense
+    if with_lse or (sinks is not None and queries.device.type == "cpu"):
+        attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+        attended, lse = attend(*dense, 0.0, is_causal, attn_mask=mask, scale=kind.scale)
+        if sinks is not None:
+            attended *= (lse - sinks).sigmoid_().unsqueeze(-1)
+        return (attended, lse) if with_lse else (attended,)
+    if sinks is not None:
+        scores = torch.matmul(queries.float(), keys.float().transpose(-2, -1)).mul_(kind.scale)
+        if is_causal:
+            scores.add_(torch.full(scores.shape[-2:], -torch.inf, device=scores.device).triu_(1))
+        scores = scores if mask is None else scores.add_(mask)
+        among = torch.cat([scores, sinks.unsqueeze(-1).expand(*scores.shape[:-1], 1)], dim=-1)
+        weights = among.softmax(dim=-1)[..., :-1]
+        return (torch.matmul(weights, values.float()).to(queries.dtype),)
     if kind.softcap is None:
         attended = F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=is_causal, scale=kind.scale

@@ -79,6 +79,7 @@ class TritonBackend(AttentionBackend):
         bidirectional_windows=True,
         softcap=True,
         position_bias=True,
+        sinks=True,
         graph_safe=True,
         chunks_graph_safe=True,
         prefix_groups=True,
@@ -126,7 +127,12 @@ class TritonBackend(AttentionBackend):
         self._kv_cache.write_kv(qkv.keys, qkv.values, target)
 
     def attend_paged(
-        self, qkv: QKV, cache: LayerCache, plan: PagedPlan, out: torch.Tensor | None = None
+        self,
+        qkv: QKV,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         queries, step, prefixes = qkv.queries, plan.step, plan.prefixes
         out = queries.new_empty(queries.shape) if out is None else out
@@ -136,9 +142,9 @@ class TritonBackend(AttentionBackend):
             self._attend_prefixes(queries, *paged, *planned, cache.scales)
         launches: list[Callable[[], object]] = []
         if plan.decode_rows:
-            launches.append(partial(self._attend_decodes, queries, cache, plan, out))
+            launches.append(partial(self._attend_decodes, queries, cache, plan, out, sinks))
         if plan.others is not None:
-            launches.append(partial(self._attend_others, queries, cache, plan, out))
+            launches.append(partial(self._attend_others, queries, cache, plan, out, sinks))
         concurrently(launches)
         return out
 
@@ -158,7 +164,12 @@ class TritonBackend(AttentionBackend):
         return int(step.query_lens[first:].max())
 
     def _attend_decodes(
-        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
+        self,
+        queries: torch.Tensor,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> None:
         step, rows = plan.step, slice(plan.decode_rows)
         self._decode.attend(
@@ -168,12 +179,18 @@ class TritonBackend(AttentionBackend):
             self._kind,
             out[rows],
             scales=cache.scales,
+            sinks=sinks,
             min_splits=plan.min_splits,
             prefix=plan.prefixes.of_rows(rows) if plan.prefixes else None,
         )
 
     def _attend_others(
-        self, queries: torch.Tensor, cache: LayerCache, plan: PagedPlan, out: torch.Tensor
+        self,
+        queries: torch.Tensor,
+        cache: LayerCache,
+        plan: PagedPlan,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> None:
         """Attend causally for the rows behind the decode rows. `queries` and `out` [T, H, D] are of
         all tokens of the step."""
@@ -185,6 +202,7 @@ class TritonBackend(AttentionBackend):
             self._kind,
             out,
             self._prefill.Paging(*paging),
+            sinks=sinks,
             prefix=plan.prefixes.of_rows(rows) if plan.prefixes else None,
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 from workers.contract.checkpoint import (
     decoders,
     encoders,
+    expert_decoders,
     gemma4,
     later_decoders,
     layer_norm_decoders,
@@ -198,6 +199,21 @@ FAMILIES: Mapping[str, Family] = {
     **_wrapper("Qwen2VL", wrappers.read_qwen2_vl),
     **_wrapper("Qwen2_5_VL", wrappers.read_qwen2_vl),
     **_wrapper("Qwen3VL", wrappers.read_qwen3_vl),
+    **_wrapper("Qwen3VLMoe", wrappers.read_qwen3_vl_moe),
+    **_decoder("Qwen2Moe", expert_decoders.read_qwen2_moe),
+    **_decoder("Qwen3Moe", expert_decoders.read_qwen3_moe),
+    **_decoder("Mixtral", expert_decoders.read_mixtral, expert_decoders.MIXTRAL_NAMES),
+    **_decoder("Olmoe", expert_decoders.read_olmoe),
+    **_layer_norm_decoder("Phimoe", expert_decoders.read_phimoe, expert_decoders.PHIMOE_NAMES),
+    **_layer_norm_decoder("PhiMoE", expert_decoders.read_phimoe, expert_decoders.PHIMOE_NAMES),
+    **_decoder("GraniteMoe", expert_decoders.read_granitemoe, expert_decoders.GRANITEMOE_NAMES),
+    **_decoder(
+        "GraniteMoeShared", expert_decoders.read_granitemoe, expert_decoders.GRANITEMOE_NAMES
+    ),
+    **_decoder("Glm4Moe", expert_decoders.read_glm4_moe, expert_decoders.GLM4_MOE_NAMES),
+    **_decoder("Ernie4_5_Moe", expert_decoders.read_ernie_moe, expert_decoders.ERNIE_MOE_NAMES),
+    **_decoder("MiniMaxM2", expert_decoders.read_minimax_m2, expert_decoders.MINIMAX_M2_NAMES),
+    **_decoder("GptOss", expert_decoders.read_gpt_oss, expert_decoders.GPT_OSS_NAMES),
     **_encoder("Bert", encoders.read_bert, encoders.BERT_NAMES),
     # A BERT with a layer behind each token, as ColBERT's own code saves it.
     **_encoder(

@@ -125,7 +125,7 @@ def read_phi3(keys: ShapeKeys) -> ModelShape:
         | each("full_attn_mod interpolate_factor", 1, None)
     )
     sizes = keys.read_sizes()
-    rope = _read_phi_rope(keys, sizes.max_position)
+    rope = read_phi_rope(keys, keys.nested_rope(), sizes.max_position)
     everything = AttentionKind(causal=True, scale=sizes.head_dim**-0.5, rope=rope)
     narrow = everything.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
     layers = [narrow] * sizes.num_layers
@@ -157,11 +157,11 @@ _EARLIER_NAMES = {"su": "longrope", "yarn": "longrope"}
 """Earlier names of a type of scaling in Phi's configurations."""
 
 
-def _read_phi_rope(keys: ShapeKeys, max_position: int) -> RopeConfig:
+def read_phi_rope(keys: ShapeKeys, inner: ShapeKeys, max_position: int) -> RopeConfig:
+    """The embedding that `inner` describes, and other keys, of a Phi with so many positions."""
     theta = keys.read("rope_theta", float, 10_000.0)
     fraction = keys.read("partial_rotary_factor", float, 1.0)
     original = keys.optional_size("original_max_position_embeddings") or 4096
-    inner = keys.nested_rope()
     kind = inner.read("rope_type", str, inner.read("type", str, "default"))
     kind = _EARLIER_NAMES.get(kind, kind)
     if kind not in ("default", "longrope"):

@@ -15,6 +15,8 @@ As in `decoders.py`, each reader obeys a class of transformers and raises ModelC
 - InternLM2 (arXiv:2403.17297): its own names, with queries, keys and values in groups.
 """
 
+from typing import Any
+
 import msgspec
 
 from workers.contract.checkpoint.config_keys import each
@@ -54,7 +56,13 @@ def _unrotated(kind: AttentionKind) -> AttentionKind:
 
 
 def read_granite(keys: ShapeKeys) -> ModelShape:
-    """With all hidden states divided by the blocks' multiplier no block needs it: norms are the
+    return granite_shape(keys)
+
+
+def granite_shape(keys: ShapeKeys, **own: Any) -> ModelShape:
+    """A Granite, with more fields of its DecoderConfig.
+
+    With all hidden states divided by the blocks' multiplier no block needs it: norms are the
     same if their epsilon is divided by its square."""
     sizes = keys.read_sizes()
     scales = {
@@ -72,6 +80,7 @@ def read_granite(keys: ShapeKeys) -> ModelShape:
         embedding_scale=keys.read("embedding_multiplier", float, 1.0) / blocks,
         logit_scale=1 / logits,
         **keys.read_biases(),
+        **own,
     )
     return keys.shape(sizes, keys.read_same_layers(sizes, kind), family, tied=False)
 

@@ -1,4 +1,4 @@
-"""Reads how a checkpoint's weights are quantised: FP8 in the forms of four tools.
+"""Reads how a checkpoint's weights are quantised: FP8 in the forms of four tools, and MXFP4.
 
 In `quantization_config` (or `compression_config`) of `config.json`: compressed-tensors (written by
 llm-compressor), transformers' own `fp8` (DeepSeek-V3, arXiv:2412.19437; Qwen3-FP8; and AutoFP8's
@@ -172,7 +172,13 @@ _TRANSFORMERS_SCALES = ("weight_scale_inv", "activation_scale")
 
 def _fp8(keys: ConfigKeys) -> Quantization:
     """As transformers writes it, or AutoFP8: that names no blocks, not even null."""
-    keys.neutral({"fmt": ("e4m3", None), "scale_fmt": ("float", None), "dequantize": (False, None)})
+    keys.neutral(
+        {
+            "fmt": ("e4m3", "float8_e4m3fn", None),
+            "scale_fmt": ("float", None),
+            "dequantize": (False, None),
+        }
+    )
     keys.neutral({"expert_dtype": ("fp8", None), "modules_to_convert": (None, [])})
     keys.neutral({"weight_block_size": ([BLOCK, BLOCK], None)})
     keys.neutral({"kv_cache_scheme": ("static", None)})
@@ -229,9 +235,23 @@ def _modelopt(keys: ConfigKeys) -> Quantization:
     )
 
 
+def _mxfp4(keys: ConfigKeys) -> Quantization:
+    """As gpt-oss's checkpoints say it. transformers quantises experts alone, whatever else is not
+    excluded."""
+    keys.neutral({"dequantize": (False, None)})
+    return Quantization(
+        method="mxfp4",
+        weights="group",
+        activations="none",
+        targets=(r".*\.experts\.",),
+        ignored=_parts(keys.read("modules_to_not_convert", list[str], [])),
+    )
+
+
 _READERS: dict[str, Callable[[ConfigKeys], Quantization]] = {
     "compressed-tensors": _compressed_tensors,
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm,
     "modelopt": _modelopt,
+    "mxfp4": _mxfp4,
 }

@@ -17,6 +17,7 @@ from workers.contract.checkpoint.decoders import (
     read_qwen2,
     read_qwen3,
 )
+from workers.contract.checkpoint.expert_decoders import read_qwen3_vl_moe_text
 from workers.contract.checkpoint.gemma4 import read_gemma4, read_gemma4_unified
 from workers.contract.checkpoint.shape_keys import ShapeKeys, default_sizes
 from workers.contract.model_config import ModelShape
@@ -28,6 +29,7 @@ _QWEN2_VL = default_sizes(
     max_window_layers=80,
 )
 _QWEN3_VL = default_sizes(151_936, 4096, 22_016, 32, 32, 32, 128_000, rope_theta=5e5)
+_QWEN3_VL_MOE = default_sizes(151_936, 2048, 5632, 24, 16, 16, 128_000, rope_theta=5e5)
 _MISTRAL = default_sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072)
 _GEMMA3 = default_sizes(262_208, 2304, 9216, 26, 8, 4, 131_072)
 _GEMMA3_KEYS = "boi_token_index eoi_token_index image_token_index mm_tokens_per_image"
@@ -59,6 +61,13 @@ def read_qwen2_vl(keys: ShapeKeys) -> ModelShape:
 
 def read_qwen3_vl(keys: ShapeKeys) -> ModelShape:
     return _read_text(keys, read_qwen3, _QWEN3_VL, _QWEN_KEYS)
+
+
+def read_qwen3_vl_moe(keys: ShapeKeys) -> ModelShape:
+    """Whatever the text says, transformers ties as the wrapper says."""
+    shape = _read_text(keys, read_qwen3_vl_moe_text, _QWEN3_VL_MOE, _QWEN_KEYS)
+    tied = keys.read("tie_word_embeddings", bool, False)
+    return msgspec.structs.replace(shape, tie_word_embeddings=tied)
 
 
 def read_mistral3(keys: ShapeKeys) -> ModelShape:

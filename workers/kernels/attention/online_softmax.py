@@ -18,6 +18,15 @@ def before_any_key(QUERIES: tl.constexpr, DIM_BLOCK: tl.constexpr):
 
 
 @triton.jit
+def with_sinks(sinks, heads, counted, peak, total):
+    """The state once queries of these `heads` [M] have given a sink its score, where `counted`."""
+    if sinks is not None:
+        score = tl.load(sinks + heads, mask=counted, other=float("-inf"))
+        peak, total = score * LOG2_E, tl.where(counted, 1.0, total)
+    return peak, total
+
+
+@triton.jit
 def fold_tile(
     queries, keys, values, scales, visible, scale, softcap, bias, peak, total, attended,
     MASKED: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr, MAY_SEE_NONE: tl.constexpr,

@@ -30,6 +30,7 @@ from workers.kernels.attention.online_softmax import (
     fold_parts,
     fold_tile,
     tile_kv_indices,
+    with_sinks,
 )
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.launch import processors
@@ -64,6 +65,7 @@ def attend(
     out: torch.Tensor,
     *,
     scales: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     min_splits: int = 1,
     prefix: PrefixParts | None = None,
 ) -> None:
@@ -76,6 +78,7 @@ def attend(
     slots, context_lens  int32[R]
     kind         its scale, window and softcap
     scales       of a cache in FP8, int32[blocks, Hkv, page] (`workers/attention/fp8_numbers.py`)
+    sinks        float32[H], the score of each head's attention sink
     min_splits   the fewest programs among which a context is split
     prefix       the first tokens of some rows, attended by the launch before, with which this one
                  overlaps: row r is token r of its T >= R; not with a window
@@ -85,7 +88,7 @@ def attend(
     seen = longest if kind.window is None else min(longest, kind.window)
     launch = _launch(queries, keys, seen, min_splits, own_parts=prefix is not None)
     paged = keys, values, block_tables, slots, context_lens
-    _attend_with(launch, queries, *paged, kind, out, prefix, scales)
+    _attend_with(launch, queries, *paged, kind, out, prefix, scales, sinks)
 
 
 def _launch(
@@ -123,6 +126,7 @@ def _attend_with(
     out: torch.Tensor,
     prefix: PrefixParts | None = None,
     scales: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """`attend` with a given launch."""
     (rows, heads, head_dim), (page, kv_heads) = queries.shape, keys.shape[1:3]
@@ -132,13 +136,10 @@ def _attend_with(
         partial = torch.empty(shape, dtype=torch.float32, device=out.device)
         sums = torch.empty(shape[:-1], dtype=torch.float32, device=out.device)
     _attend[(kv_heads, launch.splits, rows)](
-        *(queries, keys, values, scales, block_tables, slots, context_lens, partial, sums),
+        *(queries, keys, values, scales, sinks, block_tables, slots, context_lens, partial, sums),
         *(prefix or (out, out, slots, slots)),
-        kind.scale,
-        kind.softcap or 0.0,
-        queries.stride(0),
-        block_tables.stride(0),
-        prefix.stride if prefix else 0,
+        *(kind.scale, kind.softcap or 0.0),
+        *(queries.stride(0), block_tables.stride(0), prefix.stride if prefix else 0),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -160,7 +161,7 @@ def _attend_with(
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
-    queries, keys, values, scales, block_tables, slots, context_lens, out, log_sum_exps,
+    queries, keys, values, scales, sinks, block_tables, slots, context_lens, out, log_sum_exps,
     prefix_outputs, prefix_sums, starts, parts, scale, softcap, query_stride, table_stride,
     part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     PAGE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, PREFIX: tl.constexpr,
@@ -184,7 +185,6 @@ def _attend(
     start = (first + tiles * split // splits) * TILE
     end = tl.minimum((first + tiles * (split + 1) // splits) * TILE, context)
     here = (split.to(tl.int64) * rows + row) * HEADS
-
     members, dims = tl.arange(0, GROUP_BLOCK), tl.arange(0, DIM_BLOCK)
     heads = kv_head * (HEADS // KV_HEADS) + members
     present = members < HEADS // KV_HEADS
@@ -198,6 +198,8 @@ def _attend(
     query = tl.load(queries + row * query_stride + within, mask=inside, other=0.0)
     query, scale = in_half(query, scale, scales)
     peak, total, attended = before_any_key(GROUP_BLOCK, DIM_BLOCK)
+    # The last split always has tokens.
+    peak, total = with_sinks(sinks, heads, present & (split == splits - 1), peak, total)
     peak, total, attended = _fold_tokens(
         query, keys, values, scales, table, start, end, seen_from, kv_head, scale, softcap, peak,
         total, attended,
@@ -205,13 +207,12 @@ def _attend(
     )  # fmt: skip
     if PDL and PREFIX:
         gdc_wait()
-    if PREFIX:  # The last split always has tokens.
+    if PREFIX:
         count = tl.where(split == splits - 1, tl.load(parts + row), 0)
         peak, total, attended = fold_parts(
             prefix_outputs, prefix_sums, count, part_stride, row * HEADS + heads,
             dims, present, peak, total, attended, HEAD_DIM,
         )  # fmt: skip
-
     attended /= tl.where(total == 0.0, 1.0, total)[:, None]
     # The output at an empty row's index belongs to another row.
     written = inside & (context > 0)

@@ -25,6 +25,7 @@ from workers.kernels.attention.online_softmax import (
     fold_parts,
     fold_tile,
     tile_kv_indices,
+    with_sinks,
 )
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.step.paged_step import PrefixParts
@@ -55,6 +56,7 @@ def attend(
     paging: Paging | None = None,
     *,
     position_bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     prefix: PrefixParts | None = None,
 ) -> None:
     """Attention by the scale, window and softcap of `kind`: with `paging` causal from the last
@@ -73,7 +75,7 @@ def attend(
     tile = tile_for(queries.shape[2], queries.dtype, PREFILL_TILE)
     _attend_with(
         tile, queries, keys, values, query_starts, max_query_len, kind, out, paging,
-        bias=position_bias, prefix=prefix,
+        bias=position_bias, sinks=sinks, prefix=prefix,
     )  # fmt: skip
 
 
@@ -98,6 +100,7 @@ def _attend_with(
     paging: Paging | None,
     *,
     bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     prefix: PrefixParts | None = None,
 ) -> None:
     """`attend` with a given tile."""
@@ -107,12 +110,10 @@ def _attend_with(
     paged = paging or Paging(*(query_starts,) * 3)
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
         *(queries, keys, values, query_starts, *paged, out, queries if bias is None else bias),
+        sinks,
         *(prefix or (out, out, query_starts, query_starts)),
-        kind.scale,
-        kind.softcap or 0.0,
-        queries.stride(0),
-        keys.stride(-3),
-        paged[0].stride(0),
+        *(kind.scale, kind.softcap or 0.0),
+        *(queries.stride(0), keys.stride(-3), paged[0].stride(0)),
         0 if bias is None else bias.shape[1],
         prefix.stride if prefix else 0,
         HEADS=heads,
@@ -154,8 +155,8 @@ _UNALIGNED = [
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
     queries, keys, values, query_starts, block_tables, slots, context_lens, scales, out, bias,
-    prefix_outputs, prefix_sums, prefix_starts, parts, scale, softcap, query_stride, key_stride,
-    table_stride, distances, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    sinks, prefix_outputs, prefix_sums, prefix_starts, parts, scale, softcap, query_stride,
+    key_stride, table_stride, distances, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
     FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
     PREFIX: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -191,6 +192,7 @@ def _attend(
     latest = tl.minimum(cached + (first + QUERY_TILE - 1) // GROUP, limit - 1)
     own_from = tl.load(prefix_starts + row) if PREFIX else 0
     peak, total, attended = before_any_key(QUERY_TILE, DIM_BLOCK)
+    peak, total = with_sinks(sinks, heads, present, peak, total)
     peak, total, attended = _fold_ranges(
         query, keys + base, values + base, scales, kv_head, key_stride, table, own_from,
         positions, earliest, latest, limit, after,

@@ -39,13 +39,20 @@ def obstacle(weight: Fp8Weight, *, gated: bool) -> str | None:
     """Why `Fp8Product` cannot multiply by `weight` on its GPU. None if it can."""
     out_features, in_features = weight.values.shape
     capability = torch.cuda.get_device_capability(weight.values.device)
-    if capability < _ADA:
-        return "this GPU has no products in FP8, an Ada (L4, L40S) or a Hopper (H100, H200) has"
+    if reason := gpu_obstacle(weight.values.device):
+        return reason
     if weight.in_blocks and capability[0] != _HOPPER[0]:
         return "weights in FP8 with scales of blocks need a Hopper (H100, H200)"
     whole = 2 * GROUP if gated and weight.in_blocks else 32 if gated else 16
     if in_features % 16 or out_features % whole:
         return f"{in_features} inputs and {out_features} outputs are no multiples of 16 and {whole}"
+    return None
+
+
+def gpu_obstacle(device: torch.device) -> str | None:
+    """Why no kernel multiplies in FP8 on this GPU. None if some can."""
+    if torch.cuda.get_device_capability(device) < _ADA:
+        return "this GPU has no products in FP8, an Ada (L4, L40S) or a Hopper (H100, H200) has"
     return None
 
 

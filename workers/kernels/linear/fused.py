@@ -11,6 +11,14 @@ FusedActivation = Literal["silu", "gelu", "gelu_tanh"]
 """`gelu_tanh` is GELU's approximation."""
 
 
+class FusedGate(NamedTuple):
+    """A gate's function, or "clamped" with the numbers of a `Clamp`."""
+
+    function: FusedActivation | Literal["clamped"]
+    alpha: float = 0.0
+    limit: float = 0.0
+
+
 class Norm(NamedTuple):
     """An RMSNorm before a product: its weight [in_features] and epsilon."""
 
@@ -42,6 +50,14 @@ class Fp8Weight(NamedTuple):
     @property
     def in_blocks(self) -> bool:
         return self.scales.dim() == 2
+
+
+class Mxfp4Weight(NamedTuple):
+    """A linear layer's weight in MXFP4. A byte of `blocks` [out, in / 2] has an even input in its
+    lower half and the next one in its upper; `scales` [out, in / 32] are exponents plus 127."""
+
+    blocks: torch.Tensor
+    scales: torch.Tensor
 
 
 class FusedKernels:

@@ -21,9 +21,9 @@
 {{- end -}}
 
 {{/*
-The probes of a container, by its role. A daemon that hangs or has lost an engine ends by itself, after
-`stall_timeout`, or after it has drained for the requests of its other models: the live probe is for
-one that does not, and waits longer. A node speaks no HTTP, but where Ray starts it, its raylet does; KubeRay's own
+The probes of a container, by its role. A daemon starts what hangs or is lost again by itself, after
+`stall_timeout`, or ends after it has drained for the requests of its other models: the live probe is
+for one that does neither, and waits longer. A node speaks no HTTP, but where Ray starts it, its raylet does; KubeRay's own
 probes ask by wget, which the image lacks.
 */}}
 {{- define "penstock.probes" -}}

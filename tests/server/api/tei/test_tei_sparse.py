@@ -23,7 +23,7 @@ def test_an_answer_with_too_many_numbers(splade_deployment):
     inputs = ["everything"] * 70
     status, kind, message = failure(splade_deployment, "/embed_sparse", {"inputs": inputs})
     assert (status, kind) == (413, "Validation")
-    assert "more than 2097152 entries" in message
+    assert "more than 4194304 numbers" in message
     assert len(splade_deployment.ask("/embed_sparse", inputs=inputs[:3])[2]) == 30_000
 
 

@@ -97,9 +97,9 @@ def test_every_row_of_the_table_is_a_model_and_a_workflow() -> None:
 
 def test_an_unknown_architecture_is_told_in_a_line(tmp_path: Path) -> None:
     """Before anything else is read: the rest of such a file may have any form."""
-    message = refusal(tmp_path, {"architectures": ["MixtralForCausalLM"], "hidden_size": "x"})
+    message = refusal(tmp_path, {"architectures": ["DbrxForCausalLM"], "hidden_size": "x"})
     assert message == (
-        "architecture 'MixtralForCausalLM' is not supported; docs/models.md lists those that are"
+        "architecture 'DbrxForCausalLM' is not supported; docs/models.md lists those that are"
     )
 
 

@@ -158,7 +158,7 @@ GROUP = "quantization_config.config_groups.group_0"
         (quantised(quant_method="fbgemm_fp8", activation_scale_ub="a"), "activation_scale_ub is"),
         (quantised(quant_method="modelopt", quant_algo="NVFP4"), 'quant_algo "NVFP4"'),
         (quantised(quant_method="modelopt", quant_algo="W4A8_AWQ"), 'quant_algo "W4A8_AWQ"'),
-        (quantised(quant_method="mxfp4"), "with the method 'mxfp4' is not supported"),
+        (quantised(quant_method="awq"), "with the method 'awq' is not supported"),
         (quantised(quant_method=["fp8"]), "with the method ['fp8'] is not supported"),
         (quantised(load_in_8bit=True), 'quantization_config {"load_in_8bit":true} is not'),
         (written(quantization_config=8), "quantization_config is not valid"),

@@ -33,7 +33,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "window_of_one": {"window": 1},
     "softcap": {"softcap": 2.0},
     "all": {"window": WINDOW, "softcap": 3.0, "scale": 0.4},
+    "sinks": {"window": WINDOW, "sinks": True},
 }
+PACKED_KINDS = {name: kind for name, kind in KINDS.items() if "sinks" not in kind}
 AT_WINDOWS = {
     "prompts": [(0, WINDOW - 1), (0, WINDOW), (0, WINDOW + 1), (0, 1)],
     "decodes": [(WINDOW - 2, 1), (WINDOW - 1, 1), (WINDOW, 1), (90, 1)],
@@ -76,7 +78,14 @@ def check(problem: Problem | PackedProblem) -> None:
     cases(
         KINDS,
         AT_WINDOWS,
-        usual={"window-decodes", "window_of_one-chunks", "softcap-decodes", "all-chunks"},
+        usual={
+            "window-decodes",
+            "window_of_one-chunks",
+            "softcap-decodes",
+            "all-chunks",
+            "sinks-decodes",
+            "sinks-chunks",
+        },
     ),
 )
 def test_causal_kinds(
@@ -87,7 +96,9 @@ def test_causal_kinds(
 
 @pytest.mark.parametrize(
     ("kind", "biased"),
-    cases(KINDS, {"plain": False, "biased": True}, usual={"window_of_one-plain", "all-biased"}),
+    cases(
+        PACKED_KINDS, {"plain": False, "biased": True}, usual={"window_of_one-plain", "all-biased"}
+    ),
 )
 def test_bidirectional_kinds(kind: dict[str, Any], biased: bool, device: torch.device) -> None:
     want = needs(device, (4, 2, 24), dtype=torch.float32, paged=False, **kind)
@@ -128,7 +139,7 @@ def test_prefixes_are_attended_once(
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem = grouped(groups, needs(device, heads))
+    problem = grouped(groups, needs(device, heads, sinks=True))
     backend = TritonBackend(problem.want)
     launches: list[tuple[Any, ...]] = []
     real = backend._attend_prefixes

@@ -43,7 +43,7 @@
   "expr" (printf "penstock_engine_stalled_seconds{%s} > %v" $series $alerts.engineStalled.seconds)
   "summary" "A step of {{ $labels.model }} on {{ $labels.pod }} does not end"
   "description" "The oldest step in flight is {{ $value | humanizeDuration }} old; all requests for {{ $labels.model }} on {{ $labels.pod }} wait for it."
-  "runbook" (printf "At server.stallSeconds (%v) the daemon names the stage that stands still in its log, fails the open requests and ends, and the pod starts anew. If that repeats, look for Xid errors of the GPU in the node's kernel log and drain the node. If steps are only slow, raise the alert's seconds." .Values.server.stallSeconds)
+  "runbook" (printf "At server.stallSeconds (%v) the daemon names the stage that stands still in its log and starts all stages again; requests go on then. If that repeats, look for Xid errors of the GPU in the node's kernel log and drain the node. If steps are only slow, raise the alert's seconds." .Values.server.stallSeconds)
 ) $scope) }}
 
 {{ include "penstock.alert" (merge (dict

@@ -1,0 +1,1 @@
+"""Encoders beside other programs that run them."""

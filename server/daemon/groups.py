@@ -1,0 +1,178 @@
+"""The daemon's parts by what is lost together, and started again together."""
+
+import asyncio
+import math
+import signal
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from engine_core.loop.restarts import RestartLimit
+from server.daemon.parts import Part, Role, RunningPart, Supervised
+from server.daemon.run import cause_of
+from server.event_loop import in_thread
+from server.models.model_files import ModelFiles, ModelFilesError
+
+Pause = Callable[[], float | None]
+"""Counts a loss. Returns after how many seconds to start again, None for never."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
+_GRACE_S = 1.0
+"""From SIGTERM to SIGKILL."""
+_END_S = 60.0
+"""From SIGKILL until a process must be gone: one whose device is broken may never be."""
+
+
+class NoRestartError(Exception):
+    """What is lost cannot be started again. One line says why."""
+
+
+def at_once(max_restarts: int) -> Pause:
+    """Start again at once, as often as a `RestartLimit` allows."""
+    limit = RestartLimit(max_restarts)
+    return lambda: 0.0 if limit.allow(time.monotonic()) else None
+
+
+def ever_later() -> Pause:
+    """Start again for ever: what keeps ending is started less and less often."""
+    pause, last = _FIRST_PAUSE_S, -_LONGEST_PAUSE_S
+
+    def next_pause() -> float:
+        nonlocal pause, last
+        now = time.monotonic()
+        keeps_ending = now - last < _LONGEST_PAUSE_S
+        pause = min(2 * pause, _LONGEST_PAUSE_S) if keeps_ending else _FIRST_PAUSE_S
+        last = now + pause
+        return pause
+
+    return next_pause
+
+
+class Group:
+    """Parts that run, of which one is not lost alone.
+
+    A model's stages wait for each other, on their devices, where nothing interrupts them: if one is
+    lost, all are killed and started again. So is all of a model whose core is lost. API processes,
+    and the batch process, are groups of one.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        pause: Pause,
+        *,
+        nodes: Sequence[Supervised] = (),
+        files: Sequence[ModelFiles] = (),
+    ) -> None:
+        """Start all `parts`. What the others that are started again read must be `files`, as they
+        are. Raises OSError."""
+        self.role, self.model = parts[0].role, parts[0].model
+        self.name = self.model or parts[0].title
+        self.pause = pause
+        self._files, self._nodes = files, nodes
+        self._restarts, self._why = 0, ""
+        with _hangup_blocked():
+            self.processes = [RunningPart(part) for part in parts]
+
+    @property
+    def children(self) -> list[Supervised]:
+        return [*self.processes, *self._nodes]
+
+    @property
+    def core_is_lost(self) -> bool:
+        return any(each.part.role == "engine" and each.exit.done() for each in self.processes)
+
+    async def loss(self) -> None:
+        """Wait until a part has ended."""
+        ends = [child.exit for child in self.children]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+    def ended(self) -> list[Supervised]:
+        return [child for child in self.children if child.exit.done()]
+
+    @property
+    def was_killed(self) -> bool:
+        return any(child.exit.result() < 0 for child in self.ended())
+
+    def cause(self) -> str:
+        """Why a part has ended."""
+        return self._why or f"the {cause_of(self.ended())}"
+
+    def again(self) -> str:
+        """Name what is to be started again."""
+        if self.model is None:
+            return "it"
+        return f"the engine of {self.model}" if self.core_is_lost else f"all stages of {self.model}"
+
+    def watch(self, limits: Mapping[Role, float]) -> None:
+        """Kill what has been silent for as many calls as the limit of its role, and stages that the
+        core calls lost: they may stand still. To be called every BEAT_SECONDS."""
+        for process in self.processes:
+            if process.exit.done():
+                continue
+            if process.silent_beats() >= limits.get(process.part.role, math.inf):
+                process.kill_stalled()
+            for line in process.said():
+                self._on_loss(*line.split(" ", 1))
+
+    def _on_loss(self, restarts: str, why: str) -> None:
+        if int(restarts) == self._restarts and not self.ended():
+            self._why = why
+            self._kill(self._stages())
+
+    async def start_again(self) -> None:
+        """Kill what is left of what was lost, and start it anew. Raises OSError, and NoRestartError
+        if a process does not end, or its files are others now."""
+        lost = self.processes if self.core_is_lost else self._stages()
+        self._kill(lost)
+        await asyncio.wait([process.exit for process in lost], timeout=_END_S)
+        if left := [process.part.title for process in lost if not process.exit.done()]:
+            raise NoRestartError(f"the {left[0]} has not ended {_END_S:g} s after SIGKILL")
+        try:
+            for files in self._files:
+                await in_thread(files.check)
+        except ModelFilesError as error:
+            raise NoRestartError(str(error)) from None
+        self._restarts += 1
+        with _hangup_blocked():
+            self.processes = [
+                RunningPart(each.part, self._restarts) if each in lost else each
+                for each in self.processes
+            ]
+        self._why = ""
+
+    async def end(self, grace: float = _GRACE_S) -> None:
+        """End what is left: a core first has a moment to answer its clients."""
+        cores = [process.exit for process in self.processes if process.part.role == "engine"]
+        if cores:
+            await asyncio.wait(cores, timeout=grace)
+        self._kill(self.children)
+
+    async def stop(self) -> None:
+        """End it by SIGTERM, after which what it was doing can go on. Idempotent."""
+        for process in self.processes:
+            process.signal(signal.SIGTERM)
+        exits = [process.exit for process in self.processes]
+        await asyncio.wait(exits, timeout=_GRACE_S)
+        self._kill(self.processes)
+        await asyncio.wait(exits)
+
+    def _stages(self) -> list[RunningPart]:
+        """All but the core."""
+        return [process for process in self.processes if process.part.role != "engine"]
+
+    def _kill(self, children: Sequence[Supervised]) -> None:
+        for child in children:
+            child.signal(signal.SIGKILL)
+
+
+@contextmanager
+def _hangup_blocked() -> Generator[None]:
+    """For children, which inherit it: SIGHUP would end one that does not handle it yet. API
+    processes unblock it when they do."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])

@@ -1,0 +1,227 @@
+"""Products of rows that are grouped by experts with each expert's weight, in one launch.
+
+A program takes a tile of one expert's rows and some of its outputs. Which expert's, it finds from
+the groups' ends, which are on the device: there are as many programs as any groups could need. A
+tile has outputs by rows, so that few rows fill a tensor core's narrow side. Weights are in the
+rows' type, in FP8 with rows in FP8, or in MXFP4, which is multiplied as the rows' type.
+"""
+
+# pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from workers.contract.quantization import FP4_GROUP
+from workers.device.tuning import GroupedTile
+from workers.kernels.dependent_launch import pdl, wait_for_previous
+from workers.kernels.linear.fused import Fp8Weight, FusedGate, Mxfp4Weight
+from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows
+from workers.kernels.linear.rowwise import activated
+
+FP4_TILE = 128
+"""Inputs of a tile in MXFP4. In its bytes' lower halves is the first half of them."""
+
+
+class PackedFp4(NamedTuple):
+    """MXFP4 as `grouped_linear` reads it: `blocks` [out, in' / 2] and `scales` [out, in' / 32], of
+    whole tiles of inputs."""
+
+    blocks: torch.Tensor
+    scales: torch.Tensor
+
+
+def packed(weight: Mxfp4Weight) -> PackedFp4:
+    """The weight's numbers in the order of tiles, with zeros added."""
+    missing = -2 * weight.blocks.shape[1] % FP4_TILE
+    blocks = F.pad(weight.blocks, (0, missing // 2))
+    numbers = torch.stack([blocks & 15, blocks >> 4], dim=-1).view(
+        len(blocks), -1, 2, FP4_TILE // 2
+    )
+    together = numbers[:, :, 0] | (numbers[:, :, 1] << 4)
+    return PackedFp4(together.flatten(1), F.pad(weight.scales, (0, missing // FP4_GROUP)))
+
+
+class Pairs(NamedTuple):
+    """The groups of rows: `order` int32[M] of pairs, `ends` int32[E] of groups, K experts a token.
+    Rows are the tokens', with outputs in the groups' order, or the other way round."""
+
+    order: torch.Tensor
+    ends: torch.Tensor
+    active: int
+    of_tokens: bool
+
+
+def grouped_linear(
+    rows: torch.Tensor | QuantizedRows,
+    weight: torch.Tensor | Fp8Weight | PackedFp4,
+    pairs: Pairs,
+    tile: GroupedTile,
+    dtype: torch.dtype,
+    *,
+    bias: torch.Tensor | None = None,
+    gate: FusedGate | None = None,
+) -> torch.Tensor:
+    """[N or M, in] -> [M, out] in `dtype`, with a gate half as many outputs. The weight is
+    [E * out, in], the bias [E * out]; everything is contiguous."""
+    count, experts, parts = len(pairs.order), len(pairs.ends), 1 if gate is None else 2
+    if isinstance(rows, QuantizedRows):
+        values, row_scales, stride = rows.values, rows.scales, rows.scales.stride(1)
+    else:
+        values, row_scales, stride = rows, None, 0
+    kind, numbers, scales = _kept(weight)
+    width = len(numbers) // experts // parts
+    out = values.new_empty((count, width), dtype=dtype)
+    # Each group that is there has at most one tile that is not full.
+    tiles = (count + min(experts, count) * (tile.rows - 1)) // tile.rows
+    function, alpha, limit = gate or ("", 0.0, 0.0)
+    _grouped_linear[(tiles * triton.cdiv(width, tile.outputs),)](
+        *(values, row_scales, numbers, scales, bias, pairs.order, pairs.ends, out),
+        *(values.shape[1], stride, width, numbers.shape[1], alpha, limit),
+        EXPERTS=experts,
+        BLOCK=triton.next_power_of_2(experts),
+        ACTIVE=pairs.active,
+        OF_TOKENS=pairs.of_tokens,
+        KIND=kind,
+        GATE=function,
+        PARTS=parts,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        INPUTS=FP4_TILE if kind == "fp4" else GROUP if kind == "block" else tile.inputs,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **pdl(out),
+    )
+    return out
+
+
+def _kept(
+    weight: torch.Tensor | Fp8Weight | PackedFp4,
+) -> tuple[str, torch.Tensor, torch.Tensor | None]:
+    """How a weight is kept, its numbers, and any scales."""
+    if isinstance(weight, torch.Tensor):
+        return "dense", weight, None
+    if isinstance(weight, PackedFp4):
+        return "fp4", weight.blocks, weight.scales
+    return "block" if weight.in_blocks else "channel", weight.values, weight.scales
+
+
+@triton.jit
+def _group_of(ends, tile, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """The expert of a tile of rows, the tile's first row, and where the expert's rows end. No
+    expert, EXPERTS, behind the last tile."""
+    expert = tl.arange(0, BLOCK)
+    end = tl.load(ends + expert, mask=expert < EXPERTS, other=0)
+    start = tl.load(ends + expert - 1, mask=(expert > 0) & (expert < EXPERTS), other=0)
+    tiles = tl.cdiv(tl.maximum(end - start, 0), ROWS)
+    before = tl.cumsum(tiles, axis=0)
+    behind = (before <= tile) & (expert < EXPERTS)
+    own = tl.sum(behind.to(tl.int32), axis=0)
+    first = tile - tl.sum(tl.where(behind, tiles, 0), axis=0)
+    start = tl.load(ends + own - 1, mask=(own > 0) & (own < EXPERTS), other=0)
+    return own, start + first * ROWS, tl.load(ends + own, mask=own < EXPERTS, other=0)
+
+
+@triton.jit(do_not_specialize=["stride"])
+def _grouped_linear(
+    rows, row_scales, weight, scales, bias, order, ends, out, row_size, stride, width, size, alpha,
+    limit, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, ACTIVE: tl.constexpr,
+    OF_TOKENS: tl.constexpr, KIND: tl.constexpr, GATE: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    wait_for_previous(PDL)
+    output_tiles = tl.cdiv(width, OUTPUTS)
+    output = tl.program_id(0) % output_tiles * OUTPUTS
+    expert, first, end = _group_of(
+        ends, tl.program_id(0) // output_tiles, EXPERTS, BLOCK, ROWS
+    )  # fmt: skip
+    if expert >= EXPERTS:
+        return
+    # Rows and outputs past the last are read as the last, and not written.
+    places = first + tl.arange(0, ROWS)
+    pairs = tl.load(order + tl.minimum(places, end - 1))
+    sources = (pairs // ACTIVE if OF_TOKENS else tl.minimum(places, end - 1)).to(tl.int64)
+    both = tl.arange(0, PARTS * OUTPUTS)
+    inside = tl.minimum(output + both % OUTPUTS, width - 1)
+    outputs = (expert.to(tl.int64) * PARTS + both // OUTPUTS) * width + inside
+    own_rows, own_weight = rows + sources * row_size, weight + outputs * size
+    if KIND == "fp4":
+        total = _multiply_fp4(
+            own_rows, own_weight, scales + outputs * (size // 16), row_size, size, ROWS,
+            PARTS * OUTPUTS, INPUTS,
+        )  # fmt: skip
+    else:
+        total = _multiply(
+            own_rows, own_weight, row_scales, sources, scales, outputs, stride, row_size,
+            KIND == "block", ROWS, PARTS * OUTPUTS, INPUTS,
+        )  # fmt: skip
+    if KIND == "channel":
+        total *= tl.load(scales + outputs)[:, None] * tl.load(row_scales + sources)[None, :]
+    if bias is not None:
+        total += tl.load(bias + outputs).to(tl.float32)[:, None]
+    if PARTS == 2:
+        gate, up = total.reshape(2, OUTPUTS, ROWS).permute(1, 2, 0).split()
+        if GATE == "clamped":
+            gate, up = tl.minimum(gate, limit), tl.minimum(tl.maximum(up, -limit), limit)
+            total = (up + 1) * gate / (1 + tl.exp(-alpha * gate))
+        else:
+            total = activated(gate, GATE) * up
+    targets = (places if OF_TOKENS else pairs).to(tl.int64)
+    columns = output + tl.arange(0, OUTPUTS)
+    written = (places < end)[:, None] & (columns < width)[None, :]
+    numbers = tl.trans(total).to(out.dtype.element_ty)
+    tl.store(out + targets[:, None] * width + columns[None, :], numbers, mask=written)
+
+
+@triton.jit
+def _multiply(
+    own_rows, own_weight, row_scales, sources, scales, outputs, stride, size,
+    IN_BLOCKS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+):  # fmt: skip
+    """The weight's outputs by the rows, float32[OUTPUTS, ROWS]. With IN_BLOCKS scales are of 128 x
+    128 numbers of the weight, and of 128 of a row."""
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    inputs = tl.arange(0, INPUTS)
+    for start in range(0, size, INPUTS):
+        known = (start + inputs < size)[None, :]
+        row = tl.load(own_rows[:, None] + (start + inputs)[None, :], mask=known, other=0.0)
+        own = tl.load(own_weight[:, None] + (start + inputs)[None, :], mask=known, other=0.0)
+        if IN_BLOCKS:
+            group = start // INPUTS
+            scale = tl.load(scales + outputs // INPUTS * tl.cdiv(size, INPUTS) + group)
+            row_scale = tl.load(row_scales + group.to(tl.int64) * stride + sources)
+            total += tl.dot(own, tl.trans(row)) * (scale[:, None] * row_scale[None, :])
+        else:
+            total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _multiply_fp4(
+    own_rows, own_bytes, own_scales, size, byte_count, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+):  # fmt: skip
+    """Likewise for a weight in MXFP4, of `byte_count` bytes an output."""
+    HALF: tl.constexpr = INPUTS // 2
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    lanes, groups = tl.arange(0, HALF), tl.arange(0, HALF // 32)
+    for start in range(0, byte_count, HALF):
+        both = tl.load(own_bytes[:, None] + (start + lanes)[None, :])
+        for part in tl.static_range(2):
+            inputs = 2 * start + part * HALF + lanes
+            known = (inputs < size)[None, :]
+            row = tl.load(own_rows[:, None] + inputs[None, :], mask=known, other=0.0)
+            its_scales = own_scales + start // 16 + part * (HALF // 32)
+            scale = tl.load(its_scales[:, None] + groups[None, :]).to(tl.int32) << 23
+            # In float16 the bits of E2M1 are its numbers times 2 ** -14.
+            power = scale.to(tl.float32, bitcast=True) * 16384.0
+            wide = tl.broadcast_to(power[:, :, None], (OUTPUTS, HALF // 32, 32))
+            nibble = ((both >> (4 * part)) & 15).to(tl.uint16)
+            bits = ((nibble & 7) << 9) | ((nibble & 8) << 12)
+            number = bits.to(tl.float16, bitcast=True).to(tl.float32)
+            own = (number * wide.reshape(OUTPUTS, HALF)).to(row.dtype)
+            total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
+    return total
