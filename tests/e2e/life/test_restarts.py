@@ -129,7 +129,9 @@ def test_an_api_process_that_is_replaced_counts_on(tmp_path: Path) -> None:
         daemon.process.send_signal(signal.SIGHUP)
         (victim,) = daemon.children()["server.daemon.api_process"]
         os.kill(victim, signal.SIGKILL)
-        ask()  # the connection waits for the next one
+        # The connection waits for the next one, which first has to hear of the engine.
+        wait_until(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 200)
+        ask()
         wait_until(lambda: counted() == 2)
         assert metric(daemon.url, "penstock_in_flight", what="requests") == 0
 
