@@ -154,7 +154,7 @@ def _at_work(daemon: RunningDaemon) -> list[_Asked]:
     while _running_rows(daemon.url) < len(asked) and time.monotonic() < deadline:
         time.sleep(0.05)
     asked.append(_Asked(daemon.url, "/v1/chat/completions", _CHAT))
-    texts = {"model": EMBEDDER, "input": ["The gate opens."] * 256}
+    texts = {"model": EMBEDDER, "input": [f"The gate opens {n} times." for n in range(256)]}
     return [*asked, _Asked(daemon.url, "/v1/embeddings", texts)]
 
 

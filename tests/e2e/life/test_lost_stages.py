@@ -25,7 +25,7 @@ GONE = {signal.SIGKILL: 20.0, signal.SIGSTOP: STALL + 20.0}
 """Seconds until every process has ended."""
 
 COMPLETION = {"prompt": "The function", "max_tokens": 900, "ignore_eos": True}
-EMBEDDING = {"input": ["Sentence number one", "is longer than the other"] * 200}
+EMBEDDING = {"input": [f"Sentence number {n} is longer than others" for n in range(400)]}
 """Takes so long that some are always in flight."""
 TRAFFIC = {
     GENERATOR_NAME: [
@@ -164,7 +164,7 @@ def test_a_stage_that_is_killed_while_it_starts_ends_the_daemon_with_one_line(se
     with starting(GENERATOR_NAME, 2) as daemon:
         wait_until(lambda: len(daemon.children().get("workers", [])) == 2)
         processes = [daemon.pid, *daemon.all_children()]
-        time.sleep(drawn.uniform(0, 2))
+        time.sleep(drawn.uniform(0, 0.8))  # a start takes 1.6 s on a quiet machine
         os.kill(daemon.part(f"0.worker-{victim}"), signal.SIGKILL)
         killed = time.monotonic()
         assert daemon.exit_code() == 1
