@@ -185,6 +185,14 @@ class Driver:
             assert self.text(job) == self.reference(prompt, max_tokens)
             assert len(self.finishes(job)) == 1
 
+    def assert_ends(self, expected: dict[int, list[int]], aborted: set[int]) -> None:
+        """Jobs have got their texts, and ended once each. If `aborted`, they have a beginning of
+        theirs, and may have no end."""
+        for number, text in expected.items():
+            told, finishes = self.text(number), self.finishes(number)
+            assert told == (text[: len(told)] if number in aborted else text)
+            assert len(finishes) == 1 or (number in aborted and not finishes)
+
     def reference(self, prompt: list[int], max_tokens: int) -> list[int]:
         """The text that a request must get."""
         if self.layout.windowed:

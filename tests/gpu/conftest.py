@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,27 @@ SOURCE = Path(__file__).parents[2]
 OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """Torch's switch for several stages on one GPU; tests alone set it."""
 
+_UNSEEN_BYTES = 64 << 20
+"""Memory of a GPU that does not count as used."""
+
 
 def run(work: Coroutine[object, object, None], seconds: float) -> None:
     """An engine that hangs is a failure, not a hanging test."""
     asyncio.run(asyncio.wait_for(work, seconds))
+
+
+@contextmanager
+def memory_given_back(devices: tuple[str, ...]) -> Generator[None]:
+    """The block leaves no memory of the GPUs in use, ten seconds after its end at the latest."""
+    torch.cuda.empty_cache()
+    gpus = sorted(set(devices))
+    free = [torch.cuda.mem_get_info(gpu)[0] for gpu in gpus]
+    yield
+    deadline = time.monotonic() + 10
+    for gpu, before in zip(gpus, free, strict=True):
+        while torch.cuda.mem_get_info(gpu)[0] < before - _UNSEEN_BYTES:
+            assert time.monotonic() < deadline, f"memory of {gpu} is not given back"
+            time.sleep(0.1)
 
 
 def pytest_configure(config: pytest.Config) -> None:

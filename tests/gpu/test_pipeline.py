@@ -26,7 +26,7 @@ from server.daemon.parts import LOOPBACK, worker_parts
 from server.daemon.run import RunningEngine, running_model, running_parts
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings.settings import Limits, ServedModel
-from tests.gpu.conftest import OVERLAPPING, run
+from tests.gpu.conftest import OVERLAPPING, memory_given_back, run
 from tests.workers.equivalence import Lesson, Lessons
 from tests.workers.inline_engine import Sampled
 from tests.workers.teacher import Comparison
@@ -198,9 +198,6 @@ def test_a_killed_stage_ends_what_runs_and_leaves_nothing(
 ) -> None:
     if devices == SAME_GPU:
         monkeypatch.setenv(OVERLAPPING, "1")
-    torch.cuda.empty_cache()
-    gpus = sorted(set(devices))
-    free = [torch.cuda.mem_get_info(gpu)[0] for gpu in gpus]
 
     async def ask() -> None:
         async with running(lesson, tmp_path, devices) as engine:
@@ -215,13 +212,9 @@ def test_a_killed_stage_ends_what_runs_and_leaves_nothing(
             assert error.value.code == "engine_dead"
             assert time.monotonic() - since < 2
 
-    run(ask(), 180)
-    assert worker_pids(tmp_path) == []
-    until = time.monotonic() + 10
-    for gpu, before in zip(gpus, free, strict=True):
-        while torch.cuda.mem_get_info(gpu)[0] < before - (64 << 20):
-            assert time.monotonic() < until, f"memory of {gpu} is not given back"
-            time.sleep(0.1)
+    with memory_given_back(devices):
+        run(ask(), 180)
+        assert worker_pids(tmp_path) == []
 
 
 async def read_to_the_end(stream: GenerateStream) -> None:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from engine_core.client.engine_client import EngineClient
 from server.daemon.parts import engine_parts
 from server.daemon.supervisor import Hangup, Moments, Supervisor
 from server.settings.settings import ServedModel, ServerConfig
-from tests.gpu.conftest import OVERLAPPING, run
+from tests.gpu.conftest import OVERLAPPING, memory_given_back, run
 from tests.gpu.test_pipeline import (
     ALL_GPUS,
     BOTH_GPUS,
@@ -34,7 +33,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWa
 
 TIMES = 4
 """How often each of 64 prompts is asked at the same time: 256 streams."""
-FREE_MEMORY = 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +91,6 @@ def test_streams_go_on_when_a_stage_is_killed(
 ) -> None:
     if devices == SAME_GPU:
         monkeypatch.setenv(OVERLAPPING, "1")
-    torch.cuda.empty_cache()
-    free = [torch.cuda.mem_get_info(gpu)[0] for gpu in sorted(set(devices))]
 
     async def ask() -> None:
         model = served(lesson, tmp_path, devices)
@@ -111,10 +107,6 @@ def test_streams_go_on_when_a_stage_is_killed(
             for comparison in await asyncio.gather(*streams):
                 comparison.check()
 
-    run(ask(), 400)
-    assert worker_pids(tmp_path) == []
-    deadline = time.monotonic() + 10
-    for gpu, before in zip(sorted(set(devices)), free, strict=True):
-        while torch.cuda.mem_get_info(gpu)[0] < before - FREE_MEMORY:
-            assert time.monotonic() < deadline, f"memory of {gpu} is not given back"
-            time.sleep(0.1)
+    with memory_given_back(devices):
+        run(ask(), 400)
+        assert worker_pids(tmp_path) == []
