@@ -1,4 +1,4 @@
-"""What is agreed on with the stages while they start: their layers, and the blocks of KV cache."""
+"""Agreements with the stages while they start: their layers, and the blocks of KV cache."""
 
 import logging
 from collections.abc import Callable, Sequence

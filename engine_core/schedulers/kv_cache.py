@@ -103,7 +103,7 @@ _DIGEST_BYTES = 16
 
 
 class CachedGroup:
-    """What is known of the content of a group's blocks: by hash if full, else as `children`.
+    """The known content of a group's blocks: by hash if full, else as `children`.
 
     A hash names at most one block, and that block's content.
 

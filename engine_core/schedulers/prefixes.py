@@ -75,8 +75,10 @@ def cached_prefix(kv: KVCacheManager, request: Request) -> CachedPrefix:
 def claim_from_cache(
     kv: KVCacheManager, request: Request, found: CachedPrefix
 ) -> CachedPrefix | None:
-    """Take what a request begins with: its prefix, as far as `found`, and blocks for the rest, or
-    for a first chunk and the windows behind it. They are added to what is `held`.
+    """Take a request's prefix, as far as `found`, and blocks for what is behind it.
+
+    These are for the rest, or for a first chunk and the windows behind it. They are added to what
+    is `held`.
 
     The prefix's `sources` are held until the step is built. None if too few blocks are free."""
     shared, count = [*found.blocks, *found.sources], kv.blocks_for(len(request.tokens))

@@ -116,7 +116,7 @@ class Request:
 
     @property
     def blocks(self) -> list[int]:
-        """Those of the first group, by index, while it runs."""
+        """The blocks of the first group, by index, while it runs."""
         return self.held[0].ids
 
     @property

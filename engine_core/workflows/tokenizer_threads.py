@@ -74,7 +74,7 @@ class _JobTexts:
         return self.ready.first + len(self.ready.tokenized)
 
     def take(self) -> list[JobInputs]:
-        """What is tokenized since the last call, if it is to be given away."""
+        """The items that are tokenized since the last call, if they are to be given away."""
         if not self.is_over and (self.whole or not self.ready.tokenized):
             return []
         taken, self.ready = self.ready, JobInputs(self.job, first=self._next)

@@ -25,7 +25,7 @@ _END_S = 60.0
 
 
 class NoRestartError(Exception):
-    """What is lost cannot be started again. One line says why."""
+    """Another start of lost parts is impossible. One line says why."""
 
 
 def at_once(max_restarts: int) -> Pause:
@@ -106,8 +106,10 @@ class Group:
         return f"the engine of {self.model}" if self.core_is_lost else f"all stages of {self.model}"
 
     def watch(self, limits: Mapping[Role, float]) -> None:
-        """Kill what has been silent for as many calls as the limit of its role, and stages that the
-        core calls lost: they may stand still. To be called every BEAT_SECONDS."""
+        """Kill parts that are silent or stand still. To be called every BEAT_SECONDS.
+
+        Silent is who was so for as many calls as the limit of its role. Stages may stand still that
+        the core calls lost."""
         for process in self.processes:
             if process.exit.done():
                 continue

@@ -77,7 +77,7 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """What is done at moments of the daemon's life.
+    """Work to be done at moments of the daemon's life.
 
     until_ready  waits until it serves
     on_started   gets all processes once they are spawned, and whenever some have been started again

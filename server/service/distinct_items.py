@@ -28,8 +28,9 @@ def digests(
     instruction: str | None,
     keys: Sequence[Hashable],
 ) -> Sequence[Hashable]:
-    """The digest of all that the vector of each item depends on, beside its key the same for all,
-    and of who may share it: `options` have the salt of the API key."""
+    """The digests of all on which the items' vectors depend, and of who may share them.
+
+    Beside its key that is the same for each item. `options` have the salt of the API key."""
     shared = (model, options.cache_salt, options.tokenization, query, instruction)
     base = hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=_DIGEST_BYTES)
     found: list[bytes] = []

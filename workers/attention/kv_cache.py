@@ -13,10 +13,11 @@ from workers.step.rows import IntArray
 
 
 class KVCache:
-    """Keys and values in blocks of `num_layers` layers, for each [num_blocks + 1, block_size,
-    kv_heads, head_dim], in one tensor; in FP8 their scales in another.
+    """Keys and values in blocks of `num_layers` layers.
 
-    Layers of different block tables (`CacheLayout.places`) share one of `layers`.
+    All are in one tensor, for each layer [num_blocks + 1, block_size, kv_heads, head_dim], in FP8
+    their scales in another. Layers of different block tables (`CacheLayout.places`) share one of
+    `layers`.
 
     Padding rows write to block `num_blocks`, which no request has. Memory that is read before it is
     written holds 0, not NaN.

@@ -100,7 +100,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.setting_names.get(key, key)
 
     def restarted(self, restarts: str = "0") -> "ExecutionConfig":
-        """The same with its `restarts`, as a process's command line has them."""
+        """A copy with its `restarts`, as a process's command line has them."""
         return msgspec.structs.replace(self, restarts=int(restarts))
 
     @property

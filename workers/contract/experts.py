@@ -14,8 +14,9 @@ by inputs as its shape says, or by inputs with outputs of gate and up by turns."
 
 
 class Clamp(msgspec.Struct, frozen=True, kw_only=True):
-    """gpt-oss's gate: with g at most `limit` and u within it on both sides, the gate of g and u is
-    (u + 1) * g * sigmoid(`alpha` * g)."""
+    """The gate of gpt-oss: (u + 1) * g * sigmoid(`alpha` * g) of g and u.
+
+    Before, g is bounded by `limit` from above, and u on both sides."""
 
     alpha: float = 1.702
     limit: float = 7.0

@@ -100,7 +100,7 @@ class Placement:
 
     @property
     def expert_kernels(self) -> ExpertKernels | None:
-        """Those of experts, likewise."""
+        """The kernels of experts on this device, or None."""
         return expert_kernels(self.device, self.choices)
 
 

@@ -1,5 +1,7 @@
-"""Weights in MXFP4 (OCP Microscaling Formats 1.0, 5.3.3): numbers of 4 bits (E2M1), of which each
-32 inputs of an output have a scale, a power of two."""
+"""Weights in MXFP4 (OCP Microscaling Formats 1.0, 5.3.3): numbers of 4 bits, E2M1.
+
+Each 32 inputs of an output have a scale, a power of two.
+"""
 
 import torch
 
