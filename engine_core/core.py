@@ -67,8 +67,8 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`say` gets an empty line with every heartbeat, and whenever stages are to be started
-        again the number of the start of those that are lost, and why."""
+        """`say` sends the supervisor a line, an empty one with every heartbeat. One about a loss of
+        stages has the number of their start, and why they are lost."""
         execution = config.execution
         self._info = workflow.engine_info(execution, capacity)
         self._last_stage = execution.num_stages - 1
@@ -362,9 +362,8 @@ class EngineCore:
             expected_wait_s=self._queue_bound.expected_wait(
                 self._scheduler.tokens_before(0), self._losses.outage.left(now)
             ),
-        )
-        beat = msgspec.structs.replace(
-            beat, restarts=self._executor.restarts, loss=self._losses.outage.report(now)
+            restarts=self._executor.restarts,
+            loss=self._losses.outage.report(now),
         )
         for client in list(self._known_clients):
             if not self._clients.send(client, beat):

@@ -14,6 +14,7 @@ from engine_core.messages import (
     MAX_TRACE_SECONDS,
     STEP_SIZES,
     Beat,
+    Loss,
     StageTime,
     TracedStep,
     TracedSteps,
@@ -167,6 +168,8 @@ class Statistics:
         *,
         in_flight: Sequence[float],
         expected_wait_s: float,
+        restarts: int,
+        loss: Loss | None,
     ) -> Beat:
         """The heartbeat. `in_flight` are the submission times of those steps, the oldest first."""
         return msgspec.structs.replace(
@@ -178,4 +181,6 @@ class Statistics:
             last_step_age_s=now - self._last_finished,
             admitted_rows=admitted.rows,
             admitted_tokens=admitted.tokens,
+            restarts=restarts,
+            loss=loss,
         )

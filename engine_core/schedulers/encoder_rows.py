@@ -90,13 +90,17 @@ class EncoderRows:
         """Rows that are not submitted yet."""
         return len(self.offsets) - 1 - self.cursor
 
-    def part(self, rows: range) -> "RowsPart":
+    def lens_of(self, rows: range) -> bytearray:
+        """Copy the `lens` of some rows."""
+        return self.lens[_ITEM * rows.start : _ITEM * rows.stop]
+
+    def part(self, rows: range) -> RowsPart:
         """Copy the arrays of some rows."""
         first, last = self.offsets[rows.start], self.offsets[rows.stop]
         items = slice(_ITEM * rows.start, _ITEM * rows.stop)
         return RowsPart(
             self.tokens[_ITEM * first : _ITEM * last],
-            self.lens[items],
+            self.lens_of(rows),
             self.token_types[first:last],
             self.unattended[items],
         )
@@ -108,7 +112,7 @@ class EncoderRows:
         if with_ids:
             ends = [_ITEM * end for end in self.offsets[rows.start : rows.stop + 1]]
             ids = [bytes(self.tokens[start:end]) for start, end in pairwise(ends)]
-        return bytes(self.lens[items]), bytes(self.dropped[items]), ids
+        return bytes(self.lens_of(rows)), bytes(self.dropped[items]), ids
 
     def fitting(self, cost: float, tokens: int, rows: int) -> int:
         """How many of the next rows take at most `cost` and have at most `tokens`. `rows` at

@@ -108,7 +108,7 @@ class RowPacker:
 
     @property
     def work(self) -> StepWork:
-        parts = [self._rows[job].part(own).lens for job, own in self._parts]
+        parts = [self._rows[job].lens_of(own) for job, own in self._parts]
         works = [encode_work(np.frombuffer(lens, np.int32)) for lens in parts]
         return StepWork(sum(work.tokens for work in works), sum(work.attended for work in works))
 
@@ -349,7 +349,7 @@ class PrefillOnlyScheduler:
         self._running_rows = 0
         for job, rows in rewound.items():
             self.add(job, rows)
-            (self._waiting_batch if job.is_batch else self._waiting).hurry(job)
+            self._queue_of(job).hurry(job)
 
     def isolate(self, job: Job | None) -> None:
         self._alone = job

@@ -63,9 +63,10 @@ async def encode(
     else:
         some = await run(distinct.items, distinct.query) if len(distinct.items) else None
         encoded = distinct.completed(some)
-        if (cache := service_of(request).vectors).max_bytes:
+        service = service_of(request)
+        if (cache := service.vectors).max_bytes:
             counts = count, distinct.num_known, cache.num_bytes
-            service_of(request).metrics.cached_vectors(model.name, *counts)
+            service.metrics.cached_vectors(model.name, *counts)
     timing = encoded.timing
     cached = 0 if timing is None else timing.cached
     count_rows(request, model, count, sum(encoded.prompt_tokens), cached, timing)
@@ -81,11 +82,10 @@ def _distinct(
     instruction: str | None,
 ) -> DistinctItems | None:
     """The items to compute, if there are fewer than in the request or vectors are cached."""
-    service = service_of(request)
-    cache, keys = service.vectors, plain_keys(items, query)
     # Sparse vectors have any number of entries, which are bounded as they come.
     if model.served.execution.task == "embed_sparse":
         return None
+    cache, keys = service_of(request).vectors, plain_keys(items, query)
     if not cache.max_bytes:
         unique = len(set(keys)) == len(keys)
         return None if unique else DistinctItems(items, query, keys, cache)

@@ -158,14 +158,15 @@ def build_config(
         raise SettingsError(f"{names.of('metrics_key')}: there are no API keys")
     if settings.otlp_traces_endpoint is not None:
         _check_traces(names.of("otlp_traces_endpoint"))
+    if cluster is not None:
+        # Several hosts end together, and start again as a whole.
+        settings = msgspec.structs.replace(settings, max_restarts=0)
     decided: dict[str, Any] = {
         "port": port,
         "api_keys": credentials.api_keys,
         "cache_secret": new_secret(),
         "tls": credentials.tls,
         "models": build_served_models(settings, names, folder, cluster),
-        # Several hosts end together, and start again as a whole.
-        "max_restarts": settings.max_restarts if cluster is None else 0,
     }
     return ServerConfig(**msgspec.structs.asdict(settings) | decided)
 

@@ -57,7 +57,7 @@ def build_served_models(
             sources=(model.model,),
             stall_timeout=settings.stall_timeout,
             startup_timeout=settings.startup_timeout,
-            max_restarts=settings.max_restarts if cluster is None else 0,
+            max_restarts=settings.max_restarts,
             log_level=settings.log_level,
             setting_names=setting_names.of_engine(index),
         )

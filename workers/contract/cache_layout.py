@@ -46,10 +46,6 @@ class CacheGroup:
         """Whether a token may see less than all before it."""
         return self.reach < sys.maxsize
 
-    def first_seen(self, position: int, block_size: int) -> int:
-        """The first block that `position` and those behind it see."""
-        return max(0, (position - self.reach) // block_size)
-
 
 class Place(NamedTuple):
     """Where a layer keeps a block: its slot's `table` names it, and it is there layer `number`."""
@@ -141,7 +137,7 @@ class CacheLayout:
         )
 
     def described(self, num_blocks: int) -> str:
-        """What so many blocks hold, in words."""
+        """The tokens that so many blocks hold, in words."""
         tokens = f"{self.tokens(num_blocks):,} tokens"
         if not self.windowed:
             return tokens

@@ -39,9 +39,9 @@ class Linear(Layer):
     ) -> None:
         """`tied` is another layer's weight [out_features, in_features] to share. The checkpoint's
         `rows` of a member are taken in that order."""
-        shape = LinearShape(in_features, members, bias, gate, placement.transposed)
+        self._shape = LinearShape(in_features, members, bias, gate, placement.transposed)
         self._rows = rows or {}
-        self._method = _method(shape, placement, tied, self._rows)
+        self._method = _method(self._shape, placement, tied, self._rows)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
         """As `Product` has it, once the layer is packed."""
@@ -86,7 +86,6 @@ class ExpertLinear(Linear):
     ) -> None:
         members = {name: size for own in experts for name, size in own.items()}
         super().__init__(in_features, members, placement, bias=bias, gate=gate)
-        self._shape = LinearShape(in_features, members, bias, gate)
         self._placement, self._count = placement, len(experts)
 
     def of_tokens(self, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
@@ -96,8 +95,8 @@ class ExpertLinear(Linear):
         return self._grouped.of_pairs(rows, groups)
 
     def pack(self) -> None:
-        filled, shape = self._method.filled(), self._shape
-        self._grouped = grouped_product(filled, shape, self._placement, self._count)
+        filled = self._method.filled()
+        self._grouped = grouped_product(filled, self._shape, self._placement, self._count)
         del self._method
 
 

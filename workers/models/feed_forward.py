@@ -27,7 +27,7 @@ class FeedForward(Protocol):
 
 def feed_forward(
     config: ModelConfig, family: DecoderConfig, layer: int, placement: Placement
-) -> "DenseFeedForward | MixedFeedForward":
+) -> FeedForward:
     """The network of layer number `layer`."""
     name, experts = f"model.layers.{layer}.mlp", family.experts
     if experts is None or layer in experts.dense_layers:

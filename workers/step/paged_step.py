@@ -80,7 +80,7 @@ class PagedStep:
     token_slots    int32[T], or None: each token's slot, if some are -1 and must be looked up.
     groups         int32[G, 3]: rows that share a prefix (`DecodeStep.groups`).
     prefixes       in place of `groups`, if the step is captured with room for any groups.
-    tables         all block tables; None where there is one.
+    tables         all block tables; None if no other one is read.
     """
 
     tokens: torch.Tensor
@@ -121,8 +121,8 @@ class PagedStep:
         return cls(ids, positions, *first, slots, starts, lens, *own, tables=tables)
 
     def of_table(self, number: int) -> Self:
-        """The step as layers of another table see it."""
-        if self.tables is None:
+        """The step as layers of another table see it, of one that table 0's layers see."""
+        if self.tables is None or number == 0:
             return self
         tables, kv_indices = self.tables
         return replace(self, block_tables=tables[:, number], kv_indices=kv_indices[number])

@@ -44,7 +44,9 @@ def statistics_of(
 
 def beat(statistics: Statistics, now: float = 0.0, in_flight: tuple[float, ...] = ()) -> Beat:
     usage, admitted = Usage(running=0, waiting=0), InFlight(jobs=2, rows=3, tokens=4)
-    return statistics.beat(usage, admitted, now, in_flight=in_flight, expected_wait_s=0.0)
+    return statistics.beat(
+        usage, admitted, now, in_flight=in_flight, expected_wait_s=0.0, restarts=0, loss=None
+    )
 
 
 def test_a_heartbeat_says_what_is_in_flight_and_the_last_steps_age() -> None:

@@ -27,10 +27,11 @@ _LOCAL = {"num_experts": "num_local_experts"}
 
 
 def _read_experts(
-    keys: ShapeKeys, count: int, active: int, size: int | None = None, **own: Any
+    keys: ShapeKeys, count: int, active: int, size: int | None = None, shared: int = 0, **own: Any
 ) -> ExpertsConfig:
     """The experts, by default as many, of which so many are active. Without a default `size` they
-    have that of a dense network. `own` are fields of an ExpertsConfig."""
+    have that of a dense network. `shared` of this size are every token's, as one. `own` are fields
+    of an ExpertsConfig."""
     keys.ignore("output_router_logits", "router_aux_loss_coef")
     count = keys.size("num_experts", _MOST_EXPERTS, default=count)
     active = keys.size("num_experts_per_tok", default=active)
@@ -38,6 +39,8 @@ def _read_experts(
         raise keys.error(f"num_experts_per_tok {active} is more than the {count} experts")
     name = "intermediate_size" if size is None else "moe_intermediate_size"
     inner = keys.size(name, MOST_WIDTH, default=size)
+    if shared:
+        own["shared_size"] = shared * inner
     experts = ExpertsConfig(count=count, active=active, size=inner, **own)
     groups, chosen_groups = experts.groups, experts.active_groups
     if count % groups or (groups > 1 and count < 2 * groups):
@@ -48,7 +51,7 @@ def _read_experts(
 
 
 def _dense_layers(keys: ShapeKeys, sizes: Sizes) -> tuple[int, ...]:
-    """Those that Qwen's keys name."""
+    """The layers without experts that Qwen's keys name."""
     step = keys.size("decoder_sparse_step", default=1)
     named = keys.read("mlp_only_layers", list[int], [])
     return tuple(i for i in range(sizes.num_layers) if i in named or (i + 1) % step)
@@ -201,8 +204,8 @@ def read_glm4_moe(keys: ShapeKeys) -> ModelShape:
         active_groups=keys.size("topk_group", _MOST_EXPERTS, default=1),
         scale=keys.read("routed_scaling_factor", float, 1.0),
         wide_router=True,
+        shared=shared,
     )
-    experts = msgspec.structs.replace(experts, shared_size=shared * experts.size)
     own: Any = {"qk_norm": "head" if keys.read("use_qk_norm", bool, False) else None}
     own["further_layers"] = keys.size("num_mtp_layers", 64, least=0, default=1)
     kind = keys.read_causal(sizes, partial=True)
@@ -223,6 +226,7 @@ def read_ernie_moe(keys: ShapeKeys) -> ModelShape:
     first = keys.size("moe_layer_start_index", least=0, default=1)
     step = keys.size("moe_layer_interval", default=1)
     sparse = range(first, (sizes.num_layers if last == -1 else last + 1))
+    shared = keys.size("moe_num_shared_experts", _MOST_EXPERTS, least=0, default=2)
     experts = _read_experts(
         keys,
         *(64, 6, 1536),
@@ -230,9 +234,8 @@ def read_ernie_moe(keys: ShapeKeys) -> ModelShape:
         least_sum=keys.read("moe_norm_min", float, 1e-12),
         correction=True,
         wide_router=True,
+        shared=shared,
     )
-    shared = keys.size("moe_num_shared_experts", _MOST_EXPERTS, least=0, default=2)
-    experts = msgspec.structs.replace(experts, shared_size=shared * experts.size)
     biases = {"qkv_bias": bias, "output_bias": bias, "mlp_bias": bias}
     layers, pairs = keys.read_same_layers(sizes, keys.read_causal(sizes)), sizes.head_dim
     own: Any = {"tied": True, "interleaved_dims": pairs, "experts": experts}
