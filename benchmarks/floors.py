@@ -17,7 +17,7 @@ import msgspec
 from server.bench.dummy_models import parse_shape
 from server.bench.workloads import GENERATION, GenerationCase
 from workers.contract.checkpoint.checkpoint_config import read_model_config
-from workers.contract.model_config import ModelConfig
+from workers.contract.model_config import Heads, ModelConfig
 
 _BYTES_PER_SECOND, _FLOPS, _FP8_FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 1500e12, 560e12
 """Measured on one H200: a device's copy, read and written; products of large matrices, in bf16 one
@@ -66,46 +66,42 @@ def floor_seconds(
     rows decoded together, `max_running` at once. Weights of layers, and keys and values, may be
     `in_fp8`; the LM head is in 16 bits."""
     rows, prompt, outputs = case.count, case.own, case.outputs
-    layers, head = _layer_weights(model), model.vocab_size * model.hidden_size
+    layers, head = model.layer_numbers, model.vocab_size * model.hidden_size
     flops, item_bytes = (_FP8_FLOPS, 1) if in_fp8[0] else (_FLOPS, _ITEM_BYTES)
     prompts = 2 * layers * rows * prompt / flops
-    prompts += rows * _attended_pairs(model, prompt) * 4 * _head_width(model) / _ATTENTION_FLOPS
+    prompts += 4 * rows * _attended(model, prompt) / _ATTENTION_FLOPS
     together = min(rows, max_running)
     read = (layers * item_bytes + head * _ITEM_BYTES) / _BYTES_PER_SECOND
     step = max(read, 2 * together * (layers / flops + head / _FLOPS))
-    cached = sum(_seen(model, prompt + number) for number in range(outputs))
-    kv_bytes = 2 * model.num_kv_heads * model.head_dim * (1 if in_fp8[1] else _ITEM_BYTES)
+    cached = sum(_cached(model, prompt + number) for number in range(outputs))
+    kv_bytes = cached * (1 if in_fp8[1] else _ITEM_BYTES)
     decoding = outputs * step * rows / together
-    return prompts + decoding + rows * cached * kv_bytes / _BYTES_PER_SECOND
+    return prompts + decoding + rows * kv_bytes / _BYTES_PER_SECOND
 
 
-def _layer_weights(model: ModelConfig) -> int:
-    """Numbers in the matrices of all layers."""
-    attention = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim
-    return model.num_layers * model.hidden_size * (attention + 3 * model.intermediate_size)
+def _layers(model: ModelConfig) -> list[tuple[Heads, int | None]]:
+    """The heads of each layer, and its window; None for layers without."""
+    kinds = [model.attention[kind] for kind in model.layer_kinds]
+    return [(model.heads(kind), kind.window) for kind in kinds]
 
 
-def _head_width(model: ModelConfig) -> int:
-    return model.num_heads * model.head_dim
+def _cached(model: ModelConfig, context: int) -> int:
+    """Numbers of keys and values to which the last token of `context` attends, over all layers."""
+    return sum(
+        2 * heads.num_kv_heads * heads.head_dim * min(context, window or context)
+        for heads, window in _layers(model)
+    )
 
 
-def _windows(model: ModelConfig) -> list[int | None]:
-    """The window of each layer; None for layers without."""
-    return [model.attention[kind].window for kind in model.layer_kinds]
-
-
-def _seen(model: ModelConfig, context: int) -> int:
-    """Tokens that the last of `context` attends to, over all layers."""
-    return sum(min(context, window or context) for window in _windows(model))
-
-
-def _attended_pairs(model: ModelConfig, prompt: int) -> float:
-    """Pairs of a prompt's tokens that attend to each other, over all layers."""
-    pairs = 0.0
-    for window in _windows(model):
+def _attended(model: ModelConfig, prompt: int) -> float:
+    """Pairs of a prompt's tokens that attend to each other, times the numbers of a query, over all
+    layers."""
+    numbers = 0.0
+    for heads, window in _layers(model):
         seen = min(prompt, window or prompt)
-        pairs += seen * seen / 2 + (prompt - seen) * seen
-    return pairs
+        pairs = seen * seen / 2 + (prompt - seen) * seen
+        numbers += heads.num_heads * heads.head_dim * pairs
+    return numbers
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import Coefficients
 from server.models.stage_memory import weight_bytes
 from workers.contract.config import ExecutionConfig
-from workers.contract.share import PartCosts, StageCosts
+from workers.contract.share import PartCosts, StageCosts, shares_of
 from workers.device.tuning import SKEWED_MIN_CONTEXT, SKEWED_MIN_ROWS, SKEWED_SHARE
 
 _DECODES = StepWork(64, contexts=64 * 256)
@@ -84,19 +84,18 @@ def divided(config: ExecutionConfig, times: Sequence[StepTimes]) -> ExecutionCon
     workers measured these times. Raises ModelConfigError."""
     if config.stage_layers:
         return config
-    block = config.kv_token_bytes * config.block_size
-    costs = [_costs(config, each, block) for each in times]
+    costs = [_costs(config, each) for each in times]
     return msgspec.structs.replace(config, stage_layers=choose_layers(config, costs))
 
 
-def _costs(config: ExecutionConfig, times: StepTimes, block: int) -> StageCosts:
+def _costs(config: ExecutionConfig, times: StepTimes) -> StageCosts:
     parts = msgspec.structs.replace(config, devices=config.devices[:1] * 3, stage_layers=(0, 1, 0))
     embedding, layer, head = weight_bytes(parts, None)
     return StageCosts(
         layer=PartCosts(times.layer(_DECODES), times.layer(_PROMPTS), layer),
         embedding=PartCosts(0.0, 0.0, embedding),
         head=PartCosts(times.head(_DECODES.tokens), _head_of_prompts(times), head),
-        kv_block_bytes=block,
+        kv_block_bytes=config.kv_plane_bytes,
     )
 
 
@@ -107,10 +106,14 @@ def _head_of_prompts(times: StepTimes) -> float:
 
 def kv_tokens(config: ExecutionConfig) -> int:
     """Tokens for which the tightest stage has room, below 0 if its weights alone are too large."""
-    token, weights = config.kv_token_bytes, weight_bytes(config, None)
+    weights = weight_bytes(config, None)
     return min(
-        (share - weights[stage] - config.activation_bytes(stage) - OTHER_BYTES) // (layers * token)
-        for stage, (share, layers) in enumerate(
-            zip(config.memory_shares, config.stage_layers, strict=True)
+        (
+            config.memory_shares[stage]
+            - weights[stage]
+            - config.activation_bytes(stage)
+            - OTHER_BYTES
         )
+        // config.kv_token_bytes(share.layers)
+        for stage, share in enumerate(shares_of(config.stage_layers))
     )

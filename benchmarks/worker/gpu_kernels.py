@@ -14,6 +14,7 @@ from workers.device.choices import Choices
 from workers.device.timing import Stopwatch
 from workers.kernels.linear.fused import FusedActivation, FusedKernels, Norm, fused_kernels
 from workers.layers.norm import QKNorm
+from workers.layers.rotary import RotationTable
 
 _CUDA = torch.device("cuda")
 _WEIGHT_BYTES = 1 << 28
@@ -53,7 +54,7 @@ def _rotations() -> Iterator[Compared]:
     from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache  # noqa: PLC0415
 
     for model, heads, kv_heads, size in (("Qwen3-8B", 32, 8, 128), ("Gemma-3-4B", 8, 4, 256)):
-        table = torch.rand(8192, size, device=_CUDA)
+        rotation = RotationTable(torch.rand(8192, size, device=_CUDA), size // 2)
         norm = QKNorm(_drawn(size), _drawn(size), 1e-6)
         for rows in (1, 32, 256, 8192):
             qkv = _drawn(rows, heads + 2 * kv_heads, size)
@@ -61,7 +62,7 @@ def _rotations() -> Iterator[Compared]:
             keys, values = _drawn(2, -(-rows // 128), 128, kv_heads, size)
 
             target = KVTarget(indices, keys, values)
-            run = partial(rotate_and_cache, qkv, table, indices, heads, qkv, target)
+            run = partial(rotate_and_cache, qkv, rotation, indices, heads, qkv, target)
             name = f"rotation with QK-norm, {model}, {rows} rows"
             yield Compared(name, partial(run, norm), run)
 

@@ -83,7 +83,7 @@ def _steps_of_backend(config: WorkerConfig, loaded: LoadedModel, name: str) -> l
         return []
     runner = DecodeRunner(config, loaded, backends, _BLOCKS)
     runner.warm_up()
-    for layer in runner.kv_cache.layers:
+    for layer in runner.kv_cache.layers.values():
         layer.keys.normal_()
         layer.values.normal_()
     return [_figure(runner, f"{name}, {case}", rows) for case, rows in _CASES.items()]

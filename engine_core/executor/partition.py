@@ -46,7 +46,7 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
     elif len(costs) == len(connected):
         layers = choose_layers(execution, costs)
     else:
-        layers = even_split(execution.model.num_layers, len(connected))
+        layers = _even(execution, len(connected))
     if len(layers) > 1:
         log.info("layers by stage: %s", ", ".join(map(str, layers)))
     return shares_of(layers)
@@ -58,12 +58,13 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
     The even split stays unless it has too few KV blocks, or another is faster by `LEAST_GAIN` and
     has enough. Raises ModelConfigError as `stage_shares` does.
     """
-    even = even_split(execution.model.num_layers, len(costs))
+    even = _even(execution, len(costs))
     time = _weighted_time(costs, even)
 
     def fastest(most: Sequence[int]) -> tuple[tuple[int, ...], float]:
         """With its time relative to the even split's."""
-        found = _least_slowest(costs, time, most, sum(even))
+        least = _least_layers(execution, len(costs))
+        found = _least_slowest(costs, time, (least, most), sum(even))
         of_found, of_even = (max(_seconds(costs, layers, time)) for layers in (found, even))
         return found, of_found / of_even
 
@@ -72,6 +73,15 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
     best, relative = fastest(most)
     has_room = all(layers <= limit for layers, limit in zip(even, most, strict=True))
     return even if has_room and LEAST_GAIN * relative > 1 else best
+
+
+def _even(execution: ExecutionConfig, num_stages: int) -> tuple[int, ...]:
+    return even_split(execution.model.num_layers, num_stages, execution.model.layers_together)
+
+
+def _least_layers(execution: ExecutionConfig, num_stages: int) -> list[int]:
+    """The fewest layers of each stage. The last one has all that stay together."""
+    return [1] * (num_stages - 1) + [execution.model.layers_together]
 
 
 def _seconds(
@@ -93,21 +103,26 @@ def _weighted_time(costs: Sequence[StageCosts], even: Sequence[int]) -> PartTime
 
 
 def _least_slowest(
-    costs: Sequence[StageCosts], time: PartTime, most: Sequence[int], num_layers: int
+    costs: Sequence[StageCosts],
+    time: PartTime,
+    bounds: tuple[Sequence[int], Sequence[int]],
+    num_layers: int,
 ) -> tuple[int, ...]:
-    """The partition whose slowest stage is the fastest, with at most `most[s]` layers in stage s.
+    """The partition whose slowest stage is the fastest, with at least `bounds[0][s]` and at most
+    `bounds[1][s]` layers in stage s.
 
     Each layer goes to the stage that ends first with it, a middle one if several do. This is
     optimal, because a stage's time only rises with its layers.
     """
     stages = range(len(costs))
     by_preference = [*stages[1:-1], stages[0], stages[-1]]
-    fixed, layers = _seconds(costs, [0 for _ in stages], time), [1 for _ in stages]
+    (least, most), fixed = bounds, _seconds(costs, [0 for _ in stages], time)
+    layers = list(least)
 
     def time_with_one_more(stage: int) -> float:
         return fixed[stage] + (layers[stage] + 1) * time(costs[stage].layer)
 
-    for _ in range(num_layers - len(stages)):
+    for _ in range(num_layers - sum(layers)):
         open_stages = [stage for stage in by_preference if layers[stage] < most[stage]]
         layers[min(open_stages, key=time_with_one_more)] += 1
     return tuple(layers)
@@ -122,18 +137,15 @@ def _most_layers(
     if not costs[0].kv_block_bytes:
         return [num_layers for _ in even]
     layout = execution.cache_layout
-    block_layers, usable = (
-        layout.block_layers(range(num_layers)),
-        layout.usable(execution.max_running),
-    )
+    planes, usable = layout.block_planes(range(num_layers)), layout.usable(execution.max_running)
 
     def blocks(stage: int, layers: int) -> int:
         """An estimate of those for which a stage has room, up to those that could be used."""
-        own = -(-layers * block_layers // num_layers) * costs[stage].kv_block_bytes
+        own = -(-layers * planes // num_layers) * costs[stage].kv_block_bytes
         return min(_kv_budget(execution, costs, stage, layers) // own, usable)
 
-    roomiest = [1 for _ in stages]
-    for _ in range(num_layers - len(stages)):
+    roomiest = _least_layers(execution, len(even))
+    for _ in range(num_layers - sum(roomiest)):
         roomiest[max(stages, key=lambda stage: blocks(stage, roomiest[stage] + 1))] += 1
     of_even, most = (min(map(blocks, stages, layers)) for layers in (even, roomiest))
     if not most:

@@ -39,14 +39,14 @@ class Coefficients(NamedTuple):
 def starting_coefficients(model: ModelConfig) -> Coefficients:
     """Estimate the coefficients from a model's shape. Weights are read once a step, tokens and
     attention are arithmetic, and decode rows read their keys and values."""
-    layers, weights = model.num_layers, model.layer_numbers
-    heads = model.num_heads * model.head_dim
-    kv_heads = model.num_kv_heads * model.head_dim
+    weights, heads = model.layer_numbers, [*map(model.heads_of, range(model.num_layers))]
+    queries = sum(own.num_heads * own.head_dim for own in heads)
+    keys = sum(own.num_kv_heads * own.head_dim for own in heads)
     return Coefficients(
         step=weights * _WEIGHT_BYTES / _BYTES_PER_SECOND,
         token=2 * weights / _FLOPS,
-        attended=4 * heads * layers / _FLOPS,
-        context=2 * kv_heads * layers * _WEIGHT_BYTES / _BYTES_PER_SECOND,
+        attended=4 * queries / _FLOPS,
+        context=2 * keys * _WEIGHT_BYTES / _BYTES_PER_SECOND,
     )
 
 

@@ -298,7 +298,7 @@ class _Inspector:
         # As the dtype: of the GPUs that would serve it, which this machine may lack.
         gpus = tuple(f"cuda:{stage}" for stage in range(execution.num_stages))
         execution = msgspec.structs.replace(execution, devices=gpus)
-        stages, token = _stages(execution, heads), execution.kv_token_bytes
+        stages = _stages(execution, heads)
         parameters = sum(weight_bytes(whole, heads)) // ITEM_BYTES[whole.dtype]
         return InspectedModel(
             architecture=model.architecture,
@@ -322,7 +322,7 @@ class _Inspector:
             active_parameters=parameters - _idle_numbers(model),
             parameters_from="weight files" if heads else "shape",
             weight_bytes=sum(stage.weight_bytes for stage in stages),
-            kv_bytes=_KV_TOKENS * token * model.num_layers,
+            kv_bytes=sum(stage.kv_bytes for stage in stages),
             kv_bytes_full=_bytes_of_longest(execution),
             stages=stages,
         )
@@ -380,13 +380,12 @@ def _idle_numbers(model: ModelConfig) -> int:
 
 def _stages(execution: ExecutionConfig, heads: WeightHeads | None) -> tuple[InspectedStage, ...]:
     layers, weights = planned_layers(execution), weight_bytes(execution, heads)
-    token = execution.kv_token_bytes
     return tuple(
         InspectedStage(
             first_layer=stop - count,
             num_layers=count,
             weight_bytes=own,
-            kv_bytes=_KV_TOKENS * token * count,
+            kv_bytes=_KV_TOKENS * execution.kv_token_bytes(range(stop - count, stop)),
         )
         for count, stop, own in zip(layers, accumulate(layers), weights, strict=True)
     )

@@ -117,9 +117,13 @@ def set_up_model(
 def check_stages(name: str, model: ModelConfig, options: EngineOptions) -> None:
     """Raises SetupError unless every stage can have the layers that it is to have."""
     layers, stages = options.stage_layers, options.pipeline_stages
-    if stages > model.num_layers:
+    together = model.layers_together
+    stay = f"the last {together} stay together: they share keys and values"
+    if stages > model.num_layers - together + 1:
+        reason = f", of which {stay}" if together > 1 else ""
         raise SetupError(
-            "pipeline_stages", f"{name} has {model.num_layers} layers, too few for {stages} stages"
+            "pipeline_stages",
+            f"{name} has {model.num_layers} layers{reason}, too few for {stages} stages",
         )
     asked = ",".join(map(str, layers))
     if layers and len(layers) != stages:
@@ -131,6 +135,8 @@ def check_stages(name: str, model: ModelConfig, options: EngineOptions) -> None:
         raise SetupError(
             "stage_layers", f"{asked} are {sum(layers)} layers, and {name} has {model.num_layers}"
         )
+    if layers and layers[-1] < together:
+        raise SetupError("stage_layers", f"{asked} part layers of {name}, of which {stay}")
 
 
 def _check_transport(execution: ExecutionConfig) -> None:

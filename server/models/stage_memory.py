@@ -9,13 +9,16 @@ from workers.contract.model_config import DenseConfig, ModelConfig, inner_name, 
 from workers.contract.share import even_split, shares_of
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
+_FIRST = re.compile(r"embed|per_layer")
 _SCALE = re.compile(r"_scale(_inv)?$")
 _LM_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?\.weight$")
 
 
 def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
     """The layers of each stage, if nothing that is measured at start changes them."""
-    return execution.stage_layers or even_split(execution.model.num_layers, execution.num_stages)
+    model = execution.model
+    together = model.num_layers, execution.num_stages, model.layers_together
+    return execution.stage_layers or even_split(*together)
 
 
 def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[int]:
@@ -39,7 +42,7 @@ def _module_elements(model: ModelConfig) -> int:
 
 
 def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list[int]:
-    """Tensors of no layer are on the first stage if they are an embedding, else on the last."""
+    """Tensors of no layer are on the first stage if they make its input, else on the last."""
     model, sizes = execution.model, [0] * execution.num_stages
     stages = [stage for stage, n in enumerate(planned_layers(execution)) for _ in range(n)]
     reads_lm_head = _has_lm_head(execution) and not model.tie_word_embeddings
@@ -56,7 +59,7 @@ def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list
             for stage in own:
                 sizes[stage] += count * _layer_item_bytes(execution, name)
         else:
-            sizes[0 if "embed" in name else -1] += count * ITEM_BYTES[execution.dtype]
+            sizes[0 if _FIRST.search(name) else -1] += count * ITEM_BYTES[execution.dtype]
     return _with_tied_copy(execution, sizes)
 
 
@@ -75,16 +78,11 @@ def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
 
 def _bytes_of_shape(execution: ExecutionConfig) -> list[int]:
     model, item = execution.model, ITEM_BYTES[execution.dtype]
-    hidden = model.hidden_size
-    attention = 2 * hidden * (model.num_heads + model.num_kv_heads) * model.head_dim
-    of_layer = execution.fp8_item_bytes if execution.weights_in_fp8 else item
-    sizes = [
-        of_layer * sum(attention + model.mlp_numbers(layer) for layer in share.layers)
-        for share in shares_of(planned_layers(execution))
-    ]
-    if model.shared_layers:
-        sizes = [of_layer * (attention + model.mlp_numbers(0))] * len(sizes)
+    of_layers = execution.fp8_item_bytes if execution.weights_in_fp8 else item
+    layers = [range(1) if model.shared_layers else own for own in _layers_of_stages(execution)]
+    sizes = [of_layers * sum(map(model.numbers_of, own)) for own in layers]
     sizes[0] += model.vocab_size * model.embedding_size * item
+    sizes[0] += model.input_numbers * item
     if _has_lm_head(execution) and not model.tie_word_embeddings:
         sizes[-1] += model.vocab_size * model.embedding_size * item
     return _with_tied_copy(execution, sizes)
@@ -110,5 +108,8 @@ def largest_kv_cache(execution: ExecutionConfig) -> int:
 
 def kv_block_bytes(execution: ExecutionConfig) -> list[int]:
     """Bytes of a block of KV cache on each stage."""
-    shares = shares_of(planned_layers(execution))
-    return [execution.kv_block_bytes(share.layers) for share in shares]
+    return [execution.kv_block_bytes(layers) for layers in _layers_of_stages(execution)]
+
+
+def _layers_of_stages(execution: ExecutionConfig) -> list[range]:
+    return [share.layers for share in shares_of(planned_layers(execution))]

@@ -12,6 +12,7 @@ from workers.layers.activations import ACTIVATIONS, FUSED
 from workers.layers.layer import Placement
 from workers.layers.linear import Linear
 from workers.layers.norm import LayerNorm, QKNorm, RMSNorm
+from workers.layers.rotary import RotationTable
 
 pytestmark = pytest.mark.gpu
 
@@ -64,6 +65,7 @@ def test_normed_rotated_and_cached(
     num_heads, kv_heads, size = shape
     angles = 6 * torch.rand(64, int(size * rotary) // 2, device=DEVICE)
     table = torch.cat((angles.cos(), angles.sin()), dim=1)
+    rotation = RotationTable(table, table.shape[1] // 2)
     norm = QKNorm(drawn(size, dtype=weights), drawn(size, dtype=weights), EPS)
     for rows in ROWS:
         qkv = drawn(rows, num_heads + 2 * kv_heads, size)
@@ -75,8 +77,8 @@ def test_normed_rotated_and_cached(
         indices = torch.randperm(rows, device=DEVICE)
         out = torch.empty_like(qkv)
         target = KVTarget(indices, keys, values)
-        rotate_and_cache(qkv, table, positions, num_heads, out, None, norm)
-        rotate_and_cache(qkv, table, positions, num_heads, qkv, target, norm)
+        rotate_and_cache(qkv, rotation, positions, num_heads, out, None, norm)
+        rotate_and_cache(qkv, rotation, positions, num_heads, qkv, target, norm)
         close(qkv, want)
         assert torch.equal(out, qkv)
         cached = [cache.flatten(0, 1)[indices] for cache in (keys, values)]

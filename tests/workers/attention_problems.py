@@ -34,8 +34,8 @@ def attention_needs(heads: Heads = (4, 4, 32), /, **changes: Any) -> AttentionNe
     return AttentionNeeds(kind=AttentionKind(**kind), **needs)
 
 
-_KIND = {"paged", *AttentionKind.__struct_fields__}
-"""`paged` stands for `causal`."""
+_KIND = {"paged", *AttentionKind.__struct_fields__} - {"num_kv_heads", "head_dim"}
+"""`paged` stands for `causal`. The needs say themselves what heads there are."""
 
 
 class Problem:

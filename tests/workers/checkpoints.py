@@ -91,8 +91,8 @@ def save_masked_lm(folder: Path, *, bias: float = 0.0, **changes: Any) -> Any:
 
 def save_randomly(model: Any, folder: Path, shard_size: str = "1GB") -> Any:
     """Write a model of transformers whose norms and biases are random too; returns it."""
-    for name, weight in model.named_parameters():
-        if weight.dim() == 1:
+    for name, weight in model.state_dict().items():
+        if weight.dim() == 1 and weight.is_floating_point():
             mean = 0.0 if name.endswith("bias") else 1.0
             torch.nn.init.normal_(weight, mean=mean, std=0.1)
     for name, numbers in [*model.named_parameters(), *model.named_buffers()]:
@@ -137,8 +137,8 @@ def worker_config(
 
 def share_of(worker: WorkerConfig) -> Share:
     """The stage's share of the layers, by `stage_layers` or else an even one."""
-    execution = worker.execution
-    even = even_split(execution.model.num_layers, execution.num_stages)
+    execution, model = worker.execution, worker.execution.model
+    even = even_split(model.num_layers, execution.num_stages, model.layers_together)
     return shares_of(execution.stage_layers or even)[worker.stage]
 
 

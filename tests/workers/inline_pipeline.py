@@ -31,7 +31,7 @@ class InMemoryEdge:
     """Both ends of an edge: a ring of slots, as in peer memory."""
 
     def __init__(self, ring: torch.Tensor, fault: Fault | None = None) -> None:
-        """`ring` [slots, N, hidden_size] has room for the largest step."""
+        """`ring` [slots, N, state_size] has room for the largest step."""
         self._ring, self._fault = ring, fault
         self._sent: dict[int, tuple[torch.Tensor, torch.cuda.Event | None]] = {}
 
@@ -84,7 +84,7 @@ def wait_for(event: torch.cuda.Event | None) -> None:
 def in_memory_links(
     num_stages: int, ring_like: torch.Tensor, last_tokens: torch.Tensor, fault: Fault | None = None
 ) -> list[Links]:
-    """The links of each stage. `ring_like` [slots, N, hidden_size] is for one edge, `last_tokens`
+    """The links of each stage. `ring_like` [slots, N, state_size] is for one edge, `last_tokens`
     int64[max_running + 1] for the tokens."""
     if num_stages == 1:
         return [Links()]
@@ -140,7 +140,7 @@ class InlinePipeline:
     ) -> None:
         execution = configs[0].execution
         device = torch.device(configs[0].local_device)
-        shape = (execution.max_depth, execution.max_step_tokens, execution.model.hidden_size)
+        shape = (execution.max_depth, execution.max_step_tokens, execution.model.state_size)
         ring = torch.zeros(shape, dtype=TORCH_DTYPES[execution.dtype], device=device)
         last_tokens = torch.zeros(execution.max_running + 1, dtype=torch.int64, device=device)
         links = in_memory_links(len(configs), ring, last_tokens, fault)

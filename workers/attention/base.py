@@ -174,6 +174,7 @@ class AttentionBackend(ABC):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend causally from each row's queries, the last tokens of its context, to all of it.
+        In a layer with another's cache `qkv` has no keys and values.
 
         Returns [T, num_heads, head_dim]: `out` if given, to graph-safe backends only. `sinks`,
         float32[H], need that capability.

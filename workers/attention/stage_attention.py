@@ -17,29 +17,42 @@ from workers.step.paged_step import LastTokens, PagedStep
 
 
 class LayerAttention(NamedTuple):
-    """A layer's parts. Layers of one kind share the backend and any rotary embedding. `sinks` are
-    float32[H], `table` is the block table of its keys and values."""
+    """A layer's parts. Layers of one kind share the backend and any rotary embedding.
+
+    counts  numbers of query heads, and of KV heads that it projects: none with another's cache
+    sinks   float32[H]
+    cache   to which it attends, and `table` the block table of that; None for an encoder
+    """
 
     backend: AttentionBackend
     rotary: RotaryEmbedding | None
+    counts: tuple[int, int]
     qk_norm: QKNorm | None
     vectors: DistanceVectors | None = None
     sinks: torch.Tensor | None = None
+    cache: LayerCache | None = None
     table: int = 0
+
+    def split_qkv(self, qkv: torch.Tensor) -> QKV:
+        """Split [T', H + 2 Hkv, D] into queries, keys and values."""
+        queries, keys = self.counts[0], sum(self.counts)
+        return QKV(qkv[:, :queries], qkv[:, queries:keys], qkv[:, keys:])
+
+    @property
+    def own_cache(self) -> LayerCache:
+        """The cache of a decoder's layer."""
+        assert self.cache is not None, "a decoder's layers have one"
+        return self.cache
 
 
 @dataclass(frozen=True, slots=True)
 class StageAttention:
     """Attention of a stage's layers, for any step.
 
-    head_counts    the numbers of query and of KV heads
-    caches         one a layer; none for an encoder
     position_bias  [H, 2 * L - 1] (see `AttentionBackend.plan_packed`); None for most encoders
     """
 
-    head_counts: tuple[int, int]
     layers: Sequence[LayerAttention]
-    caches: Sequence[LayerCache]
     position_bias: torch.Tensor | None = None
 
     def over(
@@ -50,11 +63,6 @@ class StageAttention:
         """Attention over the rows of a step. The last layer of a paged one calls `last_tokens`, and
         only the tokens that it returns attend there."""
         return StepAttention(self, step, last_tokens)
-
-    def split_qkv(self, qkv: torch.Tensor) -> QKV:
-        """Split [T', H + 2 Hkv, D] into queries, keys and values."""
-        queries, keys = self.head_counts[0], sum(self.head_counts)
-        return QKV(qkv[:, :queries], qkv[:, queries:keys], qkv[:, keys:])
 
     @property
     def graph_safe(self) -> bool:
@@ -68,9 +76,9 @@ class StageAttention:
 
     @property
     def prefix_tiler(self) -> PrefixTiler | None:
-        """How backends that attend shared prefixes once divide them, all in the same way."""
-        tilers = (layer.backend.prefix_tiler for layer in self.layers)
-        return next((tiler for tiler in tilers if tiler is not None), None)
+        """How backends that attend shared prefixes once divide them, if all do in the same way."""
+        tilers = {layer.backend.prefix_tiler for layer in self.layers} - {None}
+        return tilers.pop() if len(tilers) == 1 else None
 
 
 class StepAttention:
@@ -96,12 +104,13 @@ class StepAttention:
     ) -> QKV:
         """Normalise and rotate the queries and keys of `qkv` [T', H + 2 Hkv, D], and cache.
 
-        Each if the layer has the parts for it. `qkv` may be overwritten. On CUDA the result is in
-        `out`, of the same shape, if given.
+        Each if the layer has the parts for it: one with another's cache has queries alone. `qkv`
+        may be overwritten. On CUDA the result is in `out`, of the same shape, if given.
         """
-        stage, own = self._stage, self._stage.layers[layer]
-        backend, rotary, norm, step = own.backend, own.rotary, own.qk_norm, self._seen_by(own.table)
-        if qkv.is_cuda and (rotary is not None or isinstance(step, PagedStep)):
+        own = self._stage.layers[layer]
+        rotary, norm, step = own.rotary, own.qk_norm, self._seen_by(own.table)
+        caches = isinstance(step, PagedStep) and own.counts[1] > 0
+        if qkv.is_cuda and (rotary is not None or caches):
             # Imported here, because a machine without a GPU may have no Triton.
             from workers.kernels.attention.kv_cache import (  # noqa: PLC0415
                 KVTarget,
@@ -109,32 +118,26 @@ class StepAttention:
             )
 
             target = None
-            if isinstance(step, PagedStep):
-                target = KVTarget(step.kv_indices, *stage.caches[layer])
+            if isinstance(step, PagedStep) and caches:
+                target = KVTarget(step.kv_indices, *own.own_cache)
             out = qkv if out is None else out
-            heads = stage.head_counts[0]
-            table, factors = (
-                (None, None) if rotary is None else (rotary.table, rotary.query_factors)
-            )
-            rotate_and_cache(
-                *(qkv, table, step.positions, heads, out, target, norm), query_factors=factors
-            )
-            return stage.split_qkv(out)
-        rotated = self._rotated(layer, qkv)
-        if isinstance(step, PagedStep):
-            new, cache = rotated.first(self._total), stage.caches[layer]
-            backend.write_kv(new, cache, step.kv_indices)
+            rotation = None if rotary is None else rotary.on_device
+            rotate_and_cache(qkv, rotation, step.positions, own.counts[0], out, target, norm)
+            return own.split_qkv(out)
+        rotated = self._rotated(own, qkv)
+        if isinstance(step, PagedStep) and caches:
+            own.backend.write_kv(rotated.first(self._total), own.own_cache, step.kv_indices)
         return rotated
 
     def attend(self, layer: int, qkv: QKV, out: torch.Tensor | None = None) -> torch.Tensor:
         """The attention output of all tokens, [T', H, D], zero for padding. `qkv` are rotated. If
         given, `out` [T, H, D] receives it and is returned; only for graph-safe backends."""
-        backend, _, _, vectors, sinks, table = self._stage.layers[layer]
-        own, plan = qkv.first(self._total), self._plan(backend, table)
+        parts, own = self._stage.layers[layer], qkv.first(self._total)
+        backend, plan = parts.backend, self._plan(parts.backend, parts.table)
         if isinstance(self._step, PagedStep):
-            attended = backend.attend_paged(own, self._stage.caches[layer], plan, out, sinks)
-        elif vectors is not None:
-            attended = backend.attend_disentangled(own, plan, vectors)
+            attended = backend.attend_paged(own, parts.own_cache, plan, out, parts.sinks)
+        elif parts.vectors is not None:
+            attended = backend.attend_disentangled(own, plan, parts.vectors)
         else:
             attended = backend.attend_packed(own, plan)
         return _lengthened(attended, len(qkv.queries))
@@ -150,9 +153,10 @@ class StepAttention:
         hidden, own = hidden.index_select(0, last.indices), qkv.at(last.indices)
         if not (count := last.rows.num_tokens):
             return hidden, own.queries
-        backend, *_, sinks, table = self._stage.layers[layer]
-        plan, cache = backend.plan_paged(last.rows.of_table(table)), self._stage.caches[layer]
-        attended = backend.attend_paged(own.first(count), cache, plan, sinks=sinks)
+        parts = self._stage.layers[layer]
+        plan = parts.backend.plan_paged(last.rows.of_table(parts.table))
+        seen = own.first(count), parts.own_cache, plan
+        attended = parts.backend.attend_paged(*seen, sinks=parts.sinks)
         return hidden, _lengthened(attended, len(own.queries))
 
     def _plan(self, backend: AttentionBackend, table: int) -> Any:
@@ -173,13 +177,16 @@ class StepAttention:
             self._steps[table] = step.of_table(table) if isinstance(step, PagedStep) else step
         return self._steps[table]
 
-    def _rotated(self, layer: int, qkv: torch.Tensor) -> QKV:
+    def _rotated(self, layer: LayerAttention, qkv: torch.Tensor) -> QKV:
         """Without fused kernels."""
-        _, rotary, norm, *_ = self._stage.layers[layer]
-        split, num_heads = self._stage.split_qkv(qkv), self._stage.head_counts[0]
+        rotary, norm, num_heads = layer.rotary, layer.qk_norm, layer.counts[0]
+        split = layer.split_qkv(qkv)
         if norm is None and rotary is None:
             return split
-        heads = qkv[:, : sum(self._stage.head_counts)]
+        values = split.values
+        if norm is not None and norm.values:
+            values = F.rms_norm(values, values.shape[2:], eps=norm.eps)
+        heads = qkv[:, : sum(layer.counts)]
         if norm is not None and not norm.rotated:
             heads = _normed(heads, num_heads, norm)
         if rotary is not None:
@@ -190,7 +197,7 @@ class StepAttention:
             heads = _normed(heads, num_heads, norm)
         if rotary is not None and rotary.query_factors is not None:
             heads[:, :num_heads] *= rotary.query_factors[self._step.positions, None, None]
-        return QKV(heads[:, :num_heads], heads[:, num_heads:], split.values)
+        return QKV(heads[:, :num_heads], heads[:, num_heads:], values)
 
 
 def _normed(heads: torch.Tensor, num_heads: int, norm: QKNorm) -> torch.Tensor:
@@ -198,7 +205,7 @@ def _normed(heads: torch.Tensor, num_heads: int, norm: QKNorm) -> torch.Tensor:
     both = (heads[:, :num_heads], norm.query), (heads[:, num_heads:], norm.key)
     return torch.cat(
         [
-            rms_norm(part.reshape(len(part), -1, len(own)), own, norm.eps).view(part.shape)
+            rms_norm(part.reshape(-1, len(own)), own, norm.eps).view(part.shape)
             for part, own in both
         ],
         dim=1,

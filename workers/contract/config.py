@@ -4,6 +4,7 @@
 neither can differ from the other.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -127,13 +128,15 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         without = self.kv_cache_dtype == "auto" or not self.model.has_kv_cache
         return self.dtype if without else "fp8_e4m3"
 
-    @property
-    def kv_token_bytes(self) -> int:
-        """Bytes of the keys and values of one token in one layer. 0 without a KV cache."""
+    def kv_token_bytes(self, layers: Iterable[int]) -> int:
+        """Bytes of one token's keys and values in these layers. 0 without a KV cache."""
         model, dtype = self.model, self.cache_dtype
         scales = FP8_SCALE_BYTES if dtype == "fp8_e4m3" else 0
-        head = 2 * model.head_dim * ITEM_BYTES[dtype] + scales
-        return model.num_kv_heads * head if model.has_kv_cache else 0
+        keeping = [i for i in layers if model.has_kv_cache and model.kv_layer(i) == i]
+        return sum(
+            kv_heads * (2 * head_dim * ITEM_BYTES[dtype] + scales)
+            for _, kv_heads, head_dim in map(model.heads_of, keeping)
+        )
 
     @property
     def cache_layout(self) -> CacheLayout:
@@ -145,7 +148,17 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of a block of KV cache on the stage that holds these layers. 0 without one."""
         if not self.model.has_kv_cache:
             return 0
-        return self.cache_layout.block_layers(layers) * self.block_size * self.kv_token_bytes
+        return self.cache_layout.block_planes(layers) * self.kv_plane_bytes
+
+    @property
+    def kv_plane_bytes(self) -> int:
+        """Bytes of a plane of a block of KV cache. In FP8 each shape of keys has its own scales."""
+        layout, dtype = self.cache_layout, self.cache_dtype
+        token = 2 * layout.plane_numbers * ITEM_BYTES[dtype]
+        if dtype == "fp8_e4m3":
+            shapes = {(group.a_plane, group.kv_heads) for group in layout.groups}
+            token += FP8_SCALE_BYTES * sum(parts * kv_heads for parts, kv_heads in shapes)
+        return self.block_size * token
 
     @property
     def scores_pairs(self) -> bool:
@@ -179,7 +192,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def activation_bytes(self, stage: int) -> int:
         """The most bytes in which a stage receives activations, in slots of [largest_step_tokens,
-        hidden_size].
+        state_size].
 
         Stages of one host have a ring each, with a slot for each step in flight, unless NCCL is
         asked for. A stage that receives by NCCL has one slot.
@@ -188,7 +201,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
         ring = len(beside) > 1 and self.transport != "nccl"
         by_nccl = stage > 0 and (self.transport == "nccl" or stage - 1 not in beside)
         slots = ring * self.max_depth + by_nccl
-        return slots * self.largest_step_tokens * self.model.hidden_size * ITEM_BYTES[self.dtype]
+        return slots * self.largest_step_tokens * self.model.state_size * ITEM_BYTES[self.dtype]
 
     @property
     def device_type(self) -> Device:

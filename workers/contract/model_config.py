@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 
@@ -153,15 +153,26 @@ class QueryGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Rotary position embedding with base `theta`, of the first `fraction` of an attention head.
-    Rotated queries may grow, too."""
+    Rotated queries may grow, too.
+
+    With a `proportional` fraction, the pairs and frequencies are those of a whole head, and the
+    first of them are rotated.
+    """
 
     theta: float = 10_000.0
     fraction: float = 1.0
+    proportional: bool = False
     scaling: RopeScaling | None = None
     query_growth: QueryGrowth | None = None
 
     def rotary_dim(self, head_dim: int) -> int:
-        return int(head_dim * self.fraction)
+        """Dimensions of a head that are rotated."""
+        rotated = int(head_dim * self.fraction)
+        return rotated // 2 * 2 if self.proportional else rotated
+
+    def whole_dim(self, head_dim: int) -> int:
+        """Dimensions of a head to which pairs and frequencies belong."""
+        return head_dim if self.proportional else self.rotary_dim(head_dim)
 
     @property
     def attention_factor(self) -> float:
@@ -222,6 +233,7 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     rope           rotates queries and keys; None without rotary embedding
     sinks          each attention head has a score of its own beside those of the tokens, which
                    takes its share of the softmax and brings no value
+    num_kv_heads, head_dim  where they are not the model's (see `ModelShape.heads`)
     """
 
     causal: bool
@@ -231,6 +243,8 @@ class AttentionKind(msgspec.Struct, frozen=True, kw_only=True):
     position_bias: PositionBias | LinearBias | DisentangledBias | None = None
     rope: RopeConfig | None = None
     sinks: bool = False
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
 
     def narrowed(self, window: int | None, max_position: int) -> Self:
         """The kind with a window, in a model that declares `max_position` positions. A window that
@@ -259,6 +273,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     input_norms        each block's input is normalised
     output_norms       each block's output is normalised, before it is added
     late_pooling       a classifier's first layer is applied to tokens, and then they are pooled
+    value_norm         heads of values are normalised too, without a weight
     unit_offset_norms  checkpoints hold the norms' weights less 1
     gated              two products go into the feed-forward network, one of them a gate
     embedding_scale    what embeddings are multiplied by, rounded to the model's dtype
@@ -280,6 +295,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     head_bias: bool = False
     normed_head: bool = False
     qk_norm: QKNormKind | None = None
+    value_norm: bool = False
     input_norms: bool = True
     output_norms: bool = False
     unit_offset_norms: bool = False
@@ -310,6 +326,21 @@ class LayerNormDecoderConfig(DecoderConfig, frozen=True, kw_only=True, tag="laye
     shared_norm: bool = False
     learned_positions: bool = False
     transposed: bool = False
+
+
+class Gemma4Config(DecoderConfig, frozen=True, kw_only=True, tag="gemma4"):
+    """What Gemma 4 has beside the differences of `DecoderConfig` (`workers/models/gemma4.py`).
+
+    keys_as_values    layers whose values are their keys, as projected
+    wide_layers       layers whose feed-forward networks are twice as wide
+    per_layer_size    numbers of a token's input of each layer; 0 without such inputs
+    per_layer_vocab   words of the table of these inputs
+    """
+
+    keys_as_values: tuple[int, ...] = ()
+    wide_layers: tuple[int, ...] = ()
+    per_layer_size: int = 0
+    per_layer_vocab: int = 0
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
@@ -354,11 +385,16 @@ class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_n
     decoder_bias: bool
 
 
-FamilyConfig = DecoderConfig | LayerNormDecoderConfig | EncoderConfig | PreNormEncoderConfig
+FamilyConfig = (
+    DecoderConfig | LayerNormDecoderConfig | Gemma4Config | EncoderConfig | PreNormEncoderConfig
+)
 
 
 _WRAPPER = "language_model"
-_BESIDE = frozenset(("vision_tower", "vision_model", "visual", "multi_modal_projector"))
+_BESIDE = frozenset(
+    """vision_tower vision_model visual multi_modal_projector vision_embedder embed_vision
+    audio_tower embed_audio""".split()
+)
 """Parts of the names of a wrapper's tensors: of its language model's, and of those beside it."""
 
 
@@ -394,15 +430,25 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     max_position: int
 
 
+class Heads(NamedTuple):
+    """Numbers of a layer's heads, and their size."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
 class ModelShape(Sizes, frozen=True, kw_only=True):
     """Layer i has the kind of attention `attention[layer_kinds[i]]`. All kinds are causal, or none
-    is. With `tie_word_embeddings` the LM head is the embedding. `classifier_pooling` makes a
-    classifier's input. Only the model's own class reads `family`. A `wrapped` model is the
-    language model of a checkpoint of several models."""
+    is. It attends to the keys and values of layer `kv_layers[i]`, an earlier one of its kind or
+    itself; with none given, to its own. With `tie_word_embeddings` the LM head is the embedding.
+    `classifier_pooling` makes a classifier's input. Only the model's own class reads `family`. A
+    `wrapped` model is the language model of a checkpoint of several models."""
 
     tie_word_embeddings: bool
     attention: tuple[AttentionKind, ...]
     layer_kinds: tuple[int, ...]
+    kv_layers: tuple[int, ...] = ()
     classifier_pooling: PoolingMode = "cls"
     family: FamilyConfig
     wrapped: bool = False
@@ -417,25 +463,80 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
         """Whether two products go into the feed-forward network, one of them a gate."""
         return isinstance(self.family, PreNormEncoderConfig) or self.family.gated
 
+    def heads(self, kind: AttentionKind) -> Heads:
+        """The heads of layers of a kind."""
+        kv_heads, head_dim = kind.num_kv_heads, kind.head_dim
+        return Heads(self.num_heads, kv_heads or self.num_kv_heads, head_dim or self.head_dim)
+
+    def heads_of(self, layer: int) -> Heads:
+        """The heads of a layer. One that attends to another's keys and values has its KV heads."""
+        return self.heads(self.attention[self.layer_kinds[layer]])
+
+    def kv_layer(self, layer: int) -> int:
+        """The layer to whose keys and values a layer attends."""
+        return self.kv_layers[layer] if self.kv_layers else layer
+
+    def keys_are_values(self, layer: int) -> bool:
+        """Whether a layer's values are its keys, as projected."""
+        return isinstance(self.family, Gemma4Config) and layer in self.family.keys_as_values
+
+    def inner_size(self, layer: int) -> int:
+        """The width of a layer's feed-forward network."""
+        wide = isinstance(self.family, Gemma4Config) and layer in self.family.wide_layers
+        return self.intermediate_size * (2 if wide else 1)
+
     @property
-    def experts(self) -> ExpertsConfig | None:
-        return self.family.experts if isinstance(self.family, DecoderConfig) else None
+    def per_layer_size(self) -> int:
+        """Numbers of a token's input of each layer; 0 without such inputs."""
+        return self.family.per_layer_size if isinstance(self.family, Gemma4Config) else 0
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a token between layers: its hidden state, then its inputs of all layers."""
+        return self.hidden_size + self.num_layers * self.per_layer_size
+
+    @property
+    def layers_together(self) -> int:
+        """How many of the last layers one stage has to hold: those since the first one to whose
+        keys and values another attends, or only the last."""
+        shared = [own for layer, own in enumerate(self.kv_layers) if own != layer]
+        return self.num_layers - min([self.num_layers - 1, *shared])
+
+    def attention_numbers(self, layer: int) -> int:
+        """Numbers in the matrices of a layer's attention."""
+        heads, kv_heads, head_dim = self.heads_of(layer)
+        own = kv_heads * (1 if self.keys_are_values(layer) else 2)
+        own = own if self.kv_layer(layer) == layer else 0
+        return self.hidden_size * (2 * heads + own) * head_dim
 
     def mlp_numbers(self, layer: int, *, active: bool = False) -> int:
         """Numbers in the matrices of a layer's feed-forward network: of its experts all, or those
         that a token has."""
         own, products = self.experts, 3 if self.gated else 2
         if own is None or layer in own.dense_layers:
-            return products * self.hidden_size * self.intermediate_size
+            return products * self.hidden_size * self.inner_size(layer)
         inner = own.shared_size + own.size * (own.active if active else own.count)
         return self.hidden_size * (products * inner + own.count + own.shared_gate)
+
+    def numbers_of(self, layer: int, *, active: bool = False) -> int:
+        """Numbers in the matrices of a layer, of all its experts or of a token's."""
+        inputs = 2 * self.hidden_size * self.per_layer_size
+        return self.attention_numbers(layer) + self.mlp_numbers(layer, active=active) + inputs
 
     @property
     def layer_numbers(self) -> int:
         """Numbers in the matrices of all layers by which one token is multiplied."""
-        heads = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
-        mlps = sum(self.mlp_numbers(layer, active=True) for layer in range(self.num_layers))
-        return self.num_layers * self.hidden_size * heads + mlps
+        return sum(self.numbers_of(layer, active=True) for layer in range(self.num_layers))
+
+    @property
+    def input_numbers(self) -> int:
+        """Numbers in the table and the matrix that make a token's inputs of all layers."""
+        vocab = self.family.per_layer_vocab if isinstance(self.family, Gemma4Config) else 0
+        return self.num_layers * self.per_layer_size * (vocab + self.hidden_size)
+
+    @property
+    def experts(self) -> ExpertsConfig | None:
+        return self.family.experts if isinstance(self.family, DecoderConfig) else None
 
     @property
     def shared_layers(self) -> bool:

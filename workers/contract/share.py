@@ -33,17 +33,21 @@ def shares_of(stage_layers: Sequence[int]) -> list[Share]:
     ]
 
 
-def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
-    """Layers of each stage where no stage's time is known. The numbers differ by at most one.
+def even_split(num_layers: int, num_stages: int, together: int = 1) -> tuple[int, ...]:
+    """Layers of each stage where no stage's time is known. The numbers differ by at most one, but
+    where the last stage has to hold more: the layers that stay `together`.
 
     Layers that do not divide evenly go to the middle stages first, then to the first stage, never
     to the last, with its LM head. Raises ModelConfigError if a stage would have no layer.
     """
-    if num_stages > num_layers:
+    if num_stages > num_layers - together + 1:
+        reason = f": the last {together} stay together" if together > 1 else ""
         raise ModelConfigError(
-            f"{num_layers} layers cannot be split over {num_stages} pipeline stages"
+            f"{num_layers} layers cannot be split over {num_stages} pipeline stages{reason}"
         )
     each, left_over = divmod(num_layers, num_stages)
+    if each < together and num_stages > 1:
+        return (*even_split(num_layers - together, num_stages - 1), together)
     extra = set([*range(1, num_stages - 1), 0][:left_over])
     return tuple(each + (stage in extra) for stage in range(num_stages))
 
@@ -68,7 +72,7 @@ class StageCosts(msgspec.Struct, array_like=True, frozen=True):
     embedding       what the first stage computes besides its layers
     head            what the last stage does: final norm, logits, sampling or pooling, less what its
                     last layer saves
-    kv_block_bytes  bytes of a block of KV cache in one layer; 0 for an encoder
+    kv_block_bytes  bytes of a block of KV cache in one plane; 0 for an encoder
     """
 
     layer: PartCosts

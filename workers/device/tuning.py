@@ -69,6 +69,10 @@ PREFILL_TILE = PrefillTile(128, 64, warps=8, stages=3)
 PREFILL_TILE_LARGE_HEADS = PrefillTile(64, 32, warps=4, stages=2)
 """For attention heads of more than 128 dimensions."""
 
+PREFILL_TILE_LARGEST_HEADS = PrefillTile(32, 32, warps=8, stages=2)
+"""For more than 256 dimensions: the largest tile whose sums fit in registers, as compiled for sm_90
+and heads of 512. Not timed."""
+
 PREFILL_TILE_FLOAT32 = PrefillTile(16, 16, warps=4, stages=2)
 """No tensor core multiplies in float32: what a thread holds must fit in its registers."""
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import torch
 
 from workers.attention.backends.triton import min_splits
 from workers.attention.prefix_tiles import PrefixTiler
-from workers.attention.stage_attention import StageAttention
+from workers.attention.stage_attention import LayerAttention, StageAttention
 from workers.device.timing import Stopwatch
 from workers.device.tuning import (
     CLEARLY_FASTER,
@@ -122,17 +122,41 @@ class FullGraph(CapturedStep):
 
 @dataclass(frozen=True, slots=True)
 class AttentionBuffers:
-    """Input and output of attention at fixed addresses, shared by all layers and captured steps.
+    """Input and output of attention at fixed addresses, shared by all layers and captured steps of
+    at most N tokens.
 
-    qkv       [N, H + 2 Hkv, D]  rotated queries and keys, and values
-    attended  [N, H, D]
+    qkv       [N * Q], where a token has at most Q numbers of queries, keys and values, rotated
+    attended  [N * A], likewise
     """
 
     qkv: torch.Tensor
     attended: torch.Tensor
 
-    def first(self, size: int) -> "AttentionBuffers":
-        return AttentionBuffers(self.qkv[:size], self.attended[:size])
+    @classmethod
+    def of(cls, layers: Sequence[LayerAttention], size: int) -> Self:
+        """For steps of at most `size` tokens."""
+        like, keys = layers[0].own_cache.keys.new_zeros, [each.own_cache.keys for each in layers]
+        dims = [own.shape[-1] for own in keys]
+        heads = [each.counts[0] for each in layers]
+        both = [heads + 2 * each.counts[1] for heads, each in zip(heads, layers, strict=True)]
+        widths = (max(map(int.__mul__, counts, dims)) for counts in (both, heads))
+        return cls(*(like(size * width) for width in widths))
+
+    def of_layer(self, layer: LayerAttention, size: int) -> "LayerBuffers":
+        """Those of `size` tokens in a layer."""
+        (heads, kv_heads), dim = layer.counts, layer.own_cache.keys.shape[-1]
+        both = heads + 2 * kv_heads
+        return LayerBuffers(
+            self.qkv[: size * both * dim].view(size, both, dim),
+            self.attended[: size * heads * dim].view(size, heads, dim),
+        )
+
+
+class LayerBuffers(NamedTuple):
+    """Queries, keys and values [T, H + 2 Hkv, D] of a layer, and what it attends to [T, H, D]."""
+
+    qkv: torch.Tensor
+    attended: torch.Tensor
 
 
 class PartialGraph(CapturedStep):
@@ -166,30 +190,33 @@ class PartialGraph(CapturedStep):
         `last_tokens` is called once all captured work is queued."""
         self._receive(hidden)
         attention, total = self._attention.over(step, last_tokens), step.num_tokens
-        qkv = self._attention.split_qkv(self._buffers.qkv).first(total)
-        last = len(self.pieces) - 1
-        for layer, piece in enumerate(self.pieces):
+        layers, last = self._attention.layers, len(self.pieces) - 1
+        for index, piece in enumerate(self.pieces):
             piece.replay()
-            if layer < last:
-                attention.attend(layer, qkv, out=self._buffers.attended[:total])
+            if index < last:
+                own = self._buffers.of_layer(layers[index], total)
+                attention.attend(index, layers[index].split_qkv(own.qkv), out=own.attended)
+        own = self._buffers.of_layer(layers[-1], total)
+        qkv = layers[-1].split_qkv(own.qkv)
         return finish_last_layer(self._model, self.hidden[:total], qkv, attention)
 
     def _compute(self, step: PagedStep) -> Generator[torch.Tensor]:
         """Yield the input of the layer that a piece ends in, at the end of each piece."""
-        layers, buffers = self._model.layers, self._buffers
-        attention, qkv = self._attention.over(step), self._attention.split_qkv(buffers.qkv)
+        layers, size = self._model.layers, self.inputs.size
+        attention = self._attention.over(step)
         hidden = self._hidden_in
         if hidden is None:
             self.inputs.resolve_tokens()
             hidden = self._model.embed(step)
-        for index, layer in enumerate(layers):
-            if index:
-                hidden = layers[index - 1].after_attention(hidden, buffers.attended)
-            attention.rotate_and_cache(index, layer.qkv(hidden), buffers.qkv)
+        for index, (layer, parts) in enumerate(zip(layers, self._attention.layers, strict=True)):
+            buffers = self._buffers.of_layer(parts, size)
+            qkv = attention.rotate_and_cache(index, layer.qkv(hidden), buffers.qkv)
             if self.inputs.rows is None or index == len(layers) - 1:
                 yield hidden
             else:
                 attention.attend(index, qkv, out=buffers.attended)
+            if index < len(layers) - 1:
+                hidden = layer.after_attention(hidden, buffers.attended)
 
 
 _Graph = TypeVar("_Graph", bound=CapturedStep)
@@ -283,14 +310,11 @@ class GraphCapture:
         model: StageModel,
         attention: StageAttention,
         slots: SlotTable,
-        scratch_kv_index: int,
         prefix_tiler: PrefixTiler | None,
     ) -> None:
-        """`scratch_kv_index` is an index into the KV cache that nobody reads. With a `prefix_tiler`
-        decode steps are captured once more, with room for shared prefixes."""
-        assert attention.caches, "steps that are captured have a cache"
-        self._model, self._attention, self._keys = model, attention, attention.caches[0].keys
-        self._slots, self._scratch_kv_index = slots, scratch_kv_index
+        """With a `prefix_tiler` decode steps are captured once more, with room for shared
+        prefixes."""
+        self._model, self._attention, self._slots = model, attention, slots
         self._prefix_tiler = prefix_tiler
         self._pool = GraphPool()
 
@@ -302,7 +326,7 @@ class GraphCapture:
         if hidden_like is not None:
             most = max([tokens, *sizes["decode"], *sizes["grouped"]])
             self._hidden = hidden_like.expand(most, -1).contiguous()
-        self._buffers = self._attention_buffers(tokens)
+        self._buffers = AttentionBuffers.of(self._attention.layers, tokens)
         kinds: dict[str, Callable[[int], None]] = {
             "piecewise": lambda size: self._capture_prompts(size, graphs.piecewise),
             "mixed": lambda size: self._capture_prompts(
@@ -324,16 +348,16 @@ class GraphCapture:
         self, size: int, graphs: list[FullGraph], tiler: PrefixTiler | None = None
     ) -> None:
         prefixes = StaticPrefixes(size, tiler) if tiler else None
-        inputs = StaticInputs(size, self._slots, self._scratch_kv_index, prefixes=prefixes)
+        inputs = StaticInputs(size, self._slots, prefixes=prefixes)
         graph = FullGraph(inputs, self._model, self._attention, self._hidden_in(size))
         graphs.insert(0, graph.capture(self._pool))
 
     def _capture_prompts(
         self, size: int, graphs: list[PartialGraph], rows: StaticRows | None = None
     ) -> None:
-        inputs = StaticInputs(size, self._slots, self._scratch_kv_index, rows)
+        inputs = StaticInputs(size, self._slots, rows)
         graph = PartialGraph(inputs, self._model, self._attention, self._hidden_in(size))
-        graphs.insert(0, graph.capture(self._pool, self._buffers.first(size)))
+        graphs.insert(0, graph.capture(self._pool, self._buffers))
 
     def _hidden_in(self, size: int) -> torch.Tensor | None:
         return None if self._hidden is None else self._hidden[:size]
@@ -341,14 +365,6 @@ class GraphCapture:
     def _static_rows(self, size: int) -> StaticRows:
         max_context = self._slots.max_blocks * self._slots.block_size
         return StaticRows(min(MIXED_GRAPH_DECODE_ROWS, size), MIXED_GRAPH_CHUNKS, max_context)
-
-    def _attention_buffers(self, size: int) -> AttentionBuffers:
-        num_heads, num_kv_heads = self._attention.head_counts
-        head_dim = self._keys.shape[-1]
-        return AttentionBuffers(
-            qkv=self._keys.new_zeros(size, num_heads + 2 * num_kv_heads, head_dim),
-            attended=self._keys.new_zeros(size, num_heads, head_dim),
-        )
 
 
 def without_slow(

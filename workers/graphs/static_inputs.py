@@ -70,7 +70,7 @@ class StaticInputs:
     prefixes  that rows of one token share, if the captured step has room for any, else None
     resolved  int64[size], the tokens with each -1 looked up within the captured step
 
-    Entries that a step does not fill have the padding slot. Their keys and values go to a KV index
+    Entries that a step does not fill have the padding slot. Their keys and values go to KV indices
     that nobody reads.
     """
 
@@ -78,15 +78,12 @@ class StaticInputs:
         self,
         size: int,
         slots: SlotTable,
-        scratch_kv_index: int,
         rows: "StaticRows | None" = None,
         prefixes: StaticPrefixes | None = None,
     ) -> None:
-        """Padding writes to `scratch_kv_index`. `rows` or `prefixes` belong to these inputs
-        alone."""
+        """`rows` or `prefixes` belong to these inputs alone."""
         self.size, self.rows, self.prefixes = size, rows, prefixes
         self._table = slots
-        self._scratch_kv_index = scratch_kv_index
         device = slots.last_tokens.device
         more = rows or prefixes
         end = size * (_BYTES + 8 * slots.num_tables)
@@ -109,7 +106,7 @@ class StaticInputs:
         count = rows.total
         wide = np.zeros((2 + len(kv_indices), self.size), np.int64)
         wide[0, :count], wide[1, :count] = tokens, rows.positions
-        wide[2:] = self._scratch_kv_index
+        wide[2:] = self._table.scratch_kv_indices
         wide[2:, :count] = kv_indices
         narrow = np.empty((2, self.size), np.int32)
         narrow[0] = self._table.padding_slot

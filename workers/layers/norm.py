@@ -54,12 +54,14 @@ def rms_norm(rows: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 class QKNorm(NamedTuple):
     """Weights and epsilon of the RMSNorms of queries and keys: [D] for each attention head by
     itself, [H * D] for all heads together. Applied before these are rotated (Henry et al. 2020,
-    arXiv:2010.04245, with RMSNorm), or to what was `rotated`."""
+    arXiv:2010.04245, with RMSNorm), or to what was `rotated`. With `values` each of their heads is
+    normalised, too, without a weight."""
 
     query: torch.Tensor
     key: torch.Tensor
     eps: float
     rotated: bool = False
+    values: bool = False
 
 
 class LayerNorm(Layer):

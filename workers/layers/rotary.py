@@ -1,9 +1,12 @@
-"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of the first R dimensions of each
-attention head, i paired with i + R/2 as in Llama checkpoints."""
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of R dimensions of each attention
+head: the first ones, i paired with i + R/2 as in Llama checkpoints, or with a proportional fraction
+those of the first R/2 pairs of a whole head."""
 
 import math
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from workers.contract.model_config import (
     LinearScaling,
@@ -18,8 +21,8 @@ from workers.layers.layer import Placement
 def rope_frequencies(rope: RopeConfig, head_dim: int, length: int) -> torch.Tensor:
     """Radians per position for each rotated pair of dimensions, float32[R / 2], for texts of up to
     `length` tokens."""
-    size = rope.rotary_dim(head_dim)
-    exponents = torch.arange(0, size, 2, dtype=torch.int64).float() / size
+    whole = rope.whole_dim(head_dim)
+    exponents = torch.arange(0, rope.rotary_dim(head_dim), 2, dtype=torch.int64).float() / whole
     frequencies = 1.0 / rope.theta**exponents
     match rope.scaling:
         case LinearScaling(factor=factor):
@@ -67,15 +70,26 @@ def _blend(frequencies: torch.Tensor, factor: float, kept: torch.Tensor) -> torc
 
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines, with signs, of each token of a step: [T', 1, R] each."""
+"""Cosines and sines, with signs, of each token of a step: [T', 1, W] each, W being the dimensions
+to which pairs belong."""
+
+
+class RotationTable(NamedTuple):
+    """Rotations of positions [0, length), for kernels.
+
+    table          float32[length, R]: the cosines of R/2 angles, then their sines
+    apart          dimensions between the two of a pair, W/2
+    query_factors  float32[length] for rotated queries, if these grow with their positions
+    """
+
+    table: torch.Tensor
+    apart: int
+    query_factors: torch.Tensor | None = None
 
 
 class RotaryEmbedding:
     """Rotations of positions [0, length), times the attention factor of a scaling that has one.
-
-    `table` float32[length, R], for kernels, has the cosines of R/2 angles, then their sines.
-    `query_factors` float32[length] are for rotated queries, if these grow with their positions.
-    """
+    `query_factors` and what kernels take (`on_device`) are as in `RotationTable`."""
 
     query_factors: torch.Tensor | None = None
 
@@ -83,11 +97,14 @@ class RotaryEmbedding:
         frequencies = rope_frequencies(rope, head_dim, length)
         angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
         cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
-        self.table = torch.cat((cos, sin), dim=1).to(placement.device)
+        table, whole = torch.cat((cos, sin), dim=1).to(placement.device), rope.whole_dim(head_dim)
         if growth := rope.query_growth:
             turns = torch.arange(length) // growth.period
             self.query_factors = (1 + growth.beta * torch.log(1 + turns)).to(placement.device)
+        self.on_device = RotationTable(table, whole // 2, self.query_factors)
         if placement.kernels is None:
+            still = 0, whole // 2 - cos.shape[1]
+            cos, sin = F.pad(cos, still, value=1.0), F.pad(sin, still)
             rotations = torch.stack((torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1)), dim=1)
             self._rotations = rotations.to(placement.dtype)
 

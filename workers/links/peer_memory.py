@@ -125,7 +125,7 @@ class PeerLayout:
 
     num_slots: int
     step_tokens: int
-    hidden_size: int
+    state_size: int
     dtype: torch.dtype
     num_tokens: int
 
@@ -134,7 +134,7 @@ class PeerLayout:
         return cls(
             num_slots=config.max_depth,
             step_tokens=config.largest_step_tokens,
-            hidden_size=config.model.hidden_size,
+            state_size=config.model.state_size,
             dtype=TORCH_DTYPES[config.dtype],
             num_tokens=config.max_running + 1,
         )
@@ -155,12 +155,12 @@ class PeerLayout:
         return memory[start : start + 8 * self.num_tokens].view(torch.int64)
 
     def states(self, memory: torch.Tensor, step: int, num_tokens: int) -> torch.Tensor:
-        """[num_tokens, hidden_size]: the first rows of the step's slot. Raises ValueError for more
+        """[num_tokens, state_size]: the first rows of the step's slot. Raises ValueError for more
         than a slot has."""
         if num_tokens > self.step_tokens:
             raise ValueError(f"a step of {num_tokens} tokens in a slot for {self.step_tokens}")
         start = self._ring_start + step % self.num_slots * self._slot_bytes
-        nbytes = num_tokens * self.hidden_size * self.dtype.itemsize
+        nbytes = num_tokens * self.state_size * self.dtype.itemsize
         return memory[start : start + nbytes].view(self.dtype).view(num_tokens, -1)
 
     @property
@@ -169,7 +169,7 @@ class PeerLayout:
 
     @property
     def _slot_bytes(self) -> int:
-        return _aligned(self.step_tokens * self.hidden_size * self.dtype.itemsize)
+        return _aligned(self.step_tokens * self.state_size * self.dtype.itemsize)
 
 
 class PeerReceiver:
@@ -247,7 +247,7 @@ def connect_peer_memory(worker: WorkerConfig, group: dist.ProcessGroup) -> Links
     previous = next_stage = tokens = None
     if rank < len(beside) - 1:
         next_stage = PeerSender(layout, memory, rank + 1)
-        row = torch.zeros(1, layout.hidden_size, dtype=layout.dtype, device=device)
+        row = torch.zeros(1, layout.state_size, dtype=layout.dtype, device=device)
         next_stage.send(_TEST_STEP, row, reused=False)
     if rank > 0:
         previous = PeerReceiver(layout, memory, rank)

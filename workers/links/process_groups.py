@@ -118,7 +118,7 @@ def connect_gloo(worker: WorkerConfig) -> Links:
     """
     config = worker.execution
     edges = _edge_groups(range(config.num_stages - 1), "gloo")
-    row = torch.zeros(1, config.model.hidden_size, dtype=TORCH_DTYPES[config.dtype])
+    row = torch.zeros(1, config.model.state_size, dtype=TORCH_DTYPES[config.dtype])
     sender = partial(GlooSender, depth=config.max_depth)
     return _tested_links(
         worker.stage, edges, lambda count: row.new_empty(count, row.shape[1]), sender, row
@@ -144,7 +144,7 @@ def connect_nccl(worker: WorkerConfig, edges: Sequence[int]) -> Links:
     """
     config, stage = worker.execution, worker.stage
     groups = _edge_groups(edges, "nccl")
-    shape = (config.largest_step_tokens if stage - 1 in groups else 1, config.model.hidden_size)
+    shape = (config.largest_step_tokens if stage - 1 in groups else 1, config.model.state_size)
     dtype, device = TORCH_DTYPES[config.dtype], torch.device(worker.local_device)
     buffer = torch.zeros(shape, dtype=dtype, device=device)
     with needing_all_stages():

@@ -26,7 +26,7 @@ class ActivationSender(Protocol):
     """Sends hidden states to the next stage, step after step."""
 
     def send(self, step: int, hidden: torch.Tensor, *, reused: bool) -> None:
-        """Send a step's states [T, hidden_size] without waiting until they are received.
+        """Send a step's states [T, state_size] without waiting until they are received.
 
         `reused`: work that is queued on the current stream later overwrites their memory, as a
         graph's next replay does. It never does on a CPU.
@@ -37,7 +37,7 @@ class ActivationReceiver(Protocol):
     """Receives hidden states from the stage before, step after step."""
 
     def receive(self, step: int, num_tokens: int) -> torch.Tensor:
-        """A step's states [num_tokens, hidden_size], which this stage may overwrite. On a CPU this
+        """A step's states [num_tokens, state_size], which this stage may overwrite. On a CPU this
         waits for them; on CUDA the current stream does. Raises PipelineError."""
         ...
 

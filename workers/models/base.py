@@ -40,9 +40,13 @@ FamilyT = TypeVar("FamilyT", bound=FamilyConfig)
 
 
 class StageLayer(Layer, ABC):
-    """A layer as two halves, before and after attention, for any number of tokens. `qk_norm` are
-    norms of queries and keys before they are rotated, `vectors` those of distances, `sinks` the
-    scores of attention sinks, if the model has them."""
+    """A layer as two halves, before and after attention, for any number of tokens.
+
+    What it gets and gives, [T', state_size], are hidden states [T', hidden_size], with inputs of
+    all layers beside them if the model has such (see `ModelShape.state_size`). `qk_norm` are norms
+    of queries and keys before they are rotated, `vectors` those of distances, `sinks` the scores of
+    attention sinks, if it has them.
+    """
 
     qk_norm: QKNorm | None = None
     vectors: DistanceVectors | None = None
@@ -50,11 +54,12 @@ class StageLayer(Layer, ABC):
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[T', hidden_size] -> [T', H + 2 Hkv, D]: queries, keys and values, as projected."""
+        """[T', state_size] -> [T', H + 2 Hkv, D]: queries, keys and values, as projected; queries
+        alone in a layer with another's keys and values."""
 
     @abstractmethod
     def after_attention(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """The layer's input [T', hidden_size] and the attention output [T', H, D] -> the next
+        """The layer's input [T', state_size] and the attention output [T', H, D] -> the next
         layer's input. May overwrite `hidden`."""
 
 
@@ -87,9 +92,10 @@ class StageModel(Layer, ABC):
 
     @abstractmethod
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
-        """First stage: the step's tokens [T'] -> [T', hidden_size]."""
+        """First stage: the step's tokens [T'] -> [T', state_size]."""
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """On the last stage [T', state_size] -> final hidden states [T', hidden_size]."""
         return hidden if self._final_norm is None else self._final_norm(hidden)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -195,8 +201,9 @@ def forward(
     hidden: torch.Tensor | None,
     attention: StepAttention,
 ) -> torch.Tensor:
-    """Run all layers, and on the last stage the final norm. `hidden` [T', hidden_size] of the stage
-    before may be overwritten. Returns the same shape, or [E', hidden_size] for E last tokens."""
+    """Run all layers, and on the last stage the final norm. `hidden` [T', state_size] of the stage
+    before may be overwritten. Returns the same shape, or on the last stage [T', hidden_size], or
+    [E', hidden_size] for E last tokens."""
     hidden = model.embed(step) if hidden is None else hidden
     last = len(model.layers) - 1
     for index in range(last):
@@ -208,7 +215,7 @@ def forward(
 def run_layer(
     model: StageModel, index: int, hidden: torch.Tensor, attention: StepAttention
 ) -> torch.Tensor:
-    """One layer of all tokens, [T', hidden_size] -> the same shape. Overwrites `hidden`."""
+    """One layer of all tokens, [T', state_size] -> the same shape. Overwrites `hidden`."""
     layer = model.layers[index]
     qkv = attention.rotate_and_cache(index, layer.qkv(hidden))
     return layer.after_attention(hidden, attention.attend(index, qkv))

@@ -3,7 +3,7 @@ between them."""
 
 import re
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -63,20 +63,23 @@ _UNUSED = (
 
 
 def qkv_product(
-    config: ModelConfig, family: DecoderConfig, name: str, placement: Placement
+    config: ModelConfig, family: DecoderConfig, layer: int, placement: Placement
 ) -> Linear:
-    """The product of all queries, then keys, then values, with a head's dimensions i and i + R / 2
-    as a pair, from the tensors of attention `name` in the order of the checkpoint (see
+    """The product of a layer's queries, then keys, then values, as far as it has its own, with a
+    head's dimensions i and i + R / 2 as a pair, from tensors in the order of the checkpoint (see
     `DecoderConfig`)."""
-    heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-    pairs = family.interleaved_dims
+    name, pairs = f"model.layers.{layer}.self_attn", family.interleaved_dims
+    heads, kv_heads, dim = config.heads_of(layer)
     turned, straight = [*range(0, pairs, 2), *range(1, pairs, 2), *range(pairs, dim)], [*range(dim)]
 
     def rows(order: Iterable[int], dims: list[int], total: int) -> Rows:
         return Rows(tuple(head * dim + own for head in order for own in dims), total * dim)
 
-    parts = {"q": rows(range(heads), turned, heads), "k": rows(range(kv_heads), turned, kv_heads)}
-    parts["v"] = rows(range(kv_heads), straight, kv_heads)
+    parts = {"q": rows(range(heads), turned, heads)}
+    if config.kv_layer(layer) == layer:
+        parts["k"] = rows(range(kv_heads), turned, kv_heads)
+        if not config.keys_are_values(layer):
+            parts["v"] = rows(range(kv_heads), straight, kv_heads)
     if family.fused_qkv:
         order = range(total := heads + 2 * kv_heads)
         if family.fused_qkv == "groups":
@@ -102,24 +105,24 @@ class DecoderLayer(StageLayer):
     def __init__(self, config: ModelConfig, layer: int, placement: Placement) -> None:
         family, name = family_config(config, DecoderConfig), f"model.layers.{layer}"
         size, attention = config.hidden_size, f"{name}.self_attn"
-        queries = config.num_heads * config.head_dim
-        norm, wide = _norms(family, placement), family.qk_norm == "width"
-        self._head_dim = config.head_dim
+        heads, kv_heads, self._head_dim = config.heads_of(layer)
+        norm, wide = rms_norms(family, placement), family.qk_norm == "width"
         if family.qk_norm:
-            counts = {"q": config.num_heads, "k": config.num_kv_heads}
-            query, key = self._head_norms = [
-                norm(f"{attention}.{part}_norm", config.head_dim * (heads if wide else 1))
-                for part, heads in counts.items()
+            counts = {"q": heads} | ({"k": kv_heads} if config.kv_layer(layer) == layer else {})
+            self._head_norms = [
+                norm(f"{attention}.{part}_norm", self._head_dim * (count if wide else 1))
+                for part, count in counts.items()
             ]
-            weights = query.parameters.weight, key.parameters.weight
-            self.qk_norm = QKNorm(*weights, family.norm_eps, rotated=family.qk_norm == "rotated")
-        self._qkv = qkv_product(config, family, attention, placement)
+            # A layer with another's keys has none to normalise.
+            query, key = (self._head_norms[at].parameters.weight for at in (0, -1))
+            rotated = family.qk_norm == "rotated"
+            self.qk_norm = QKNorm(query, key, family.norm_eps, rotated, family.value_norm)
+        self._qkv = qkv_product(config, family, layer, placement)
         if config.attention[config.layer_kinds[layer]].sinks:
-            self._sinks = Vector(f"{attention}.sinks", config.num_heads, placement)
+            self._sinks = Vector(f"{attention}.sinks", heads, placement)
             self.sinks = self._sinks.values
-        self._output = Linear(
-            queries, {f"{attention}.o_proj": size}, placement, bias=family.output_bias
-        )
+        queries, output = heads * self._head_dim, {f"{attention}.o_proj": size}
+        self._output = Linear(queries, output, placement, bias=family.output_bias)
         before, after = family.input_norms, family.output_norms
         self._input_norm = norm(f"{name}.input_layernorm", size) if before else None
         after_attention = norm(f"{name}.post_attention_layernorm", size)
@@ -145,7 +148,7 @@ class DecoderLayer(StageLayer):
         return norm.add_to(hidden, self._mlp(hidden, self._mlp_norm))
 
 
-def _norms(family: DecoderConfig, placement: Placement) -> Callable[[str, int], RMSNorm]:
+def rms_norms(family: DecoderConfig, placement: Placement) -> Callable[[str, int], RMSNorm]:
     """(name, size) -> a norm of the family's kind."""
     eps, unit_offset = family.norm_eps, family.unit_offset_norms
     return lambda name, size: RMSNorm(name, size, eps, placement, unit_offset=unit_offset)
@@ -156,6 +159,7 @@ class DecoderModel(StageModel):
 
     unused = re.compile(rf"lm_head\.(weight|bias)|{_UNUSED}")
     embedding_name = "model.embed_tokens"
+    layer_class: ClassVar[type[DecoderLayer]] = DecoderLayer
 
     def _build(self, config: ModelConfig, placement: Placement) -> None:
         family, size = family_config(config, DecoderConfig), config.hidden_size
@@ -164,8 +168,8 @@ class DecoderModel(StageModel):
         self._embedding = Embedding(name, words, size, placement, scale=scale) if first else None
         for further in range(config.num_layers, config.num_layers + family.further_layers):
             self.unused = re.compile(rf"{self.unused.pattern}|model\.layers\.{further}\..*")
-        self.layers = [DecoderLayer(config, layer, placement) for layer in self.share.layers]
-        self._final_norm = _norms(family, placement)("model.norm", size) if last else None
+        self.layers = [self.layer_class(config, layer, placement) for layer in self.share.layers]
+        self._final_norm = rms_norms(family, placement)("model.norm", size) if last else None
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         return on_this_stage(self._embedding)(step.tokens)

@@ -31,7 +31,7 @@ def feed_forward(
     """The network of layer number `layer`."""
     name, experts = f"model.layers.{layer}.mlp", family.experts
     if experts is None or layer in experts.dense_layers:
-        size = config.intermediate_size
+        size = config.inner_size(layer)
         return DenseFeedForward(config.hidden_size, size, family, name, placement)
     return MixedFeedForward(config.hidden_size, experts, family, name, placement)
 

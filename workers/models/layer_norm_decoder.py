@@ -43,13 +43,12 @@ class LayerNormDecoderLayer(StageLayer):
     def __init__(self, config: ModelConfig, layer: int, placement: Placement) -> None:
         family, size = family_config(config, LayerNormDecoderConfig), config.hidden_size
         name, norm = f"model.layers.{layer}", _norms(config, placement)
-        attention = f"{name}.self_attn"
         self._head_dim, self._parallel = config.head_dim, family.parallel
         self._input_norm = norm(f"{name}.input_layernorm")
         after = f"{name}.post_attention_layernorm"
         self._mlp_norm = None if family.shared_norm else norm(after)
-        self._qkv = qkv_product(config, family, attention, placement)
-        width, output = config.num_heads * config.head_dim, {f"{attention}.o_proj": size}
+        self._qkv = qkv_product(config, family, layer, placement)
+        width, output = config.num_heads * config.head_dim, {f"{name}.self_attn.o_proj": size}
         self._output = Linear(width, output, placement, bias=family.output_bias)
         self._mlp = feed_forward(config, family, layer, placement)
 

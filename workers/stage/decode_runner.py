@@ -96,12 +96,12 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         slots, block_size, layout = config.max_running, config.block_size, config.cache_layout
         self.slots = SlotTable(
             *(slots, layout.max_blocks, block_size, num_blocks, self.device, last_tokens),
-            num_tables=layout.num_tables,
+            table_parts=layout.table_parts,
         )
-        places, dtype = layout.places(model.share.layers), TORCH_DTYPES[config.cache_dtype]
-        layers = layout.block_layers(model.share.layers)
-        self.kv_cache = KVCache(config.model, layers, num_blocks, block_size, dtype, self.device)
-        cached = [(self.kv_cache.layers[place.number], place.table) for place in places]
+        layers, dtype = model.share.layers, TORCH_DTYPES[config.cache_dtype]
+        self.kv_cache = KVCache(layout, layers, num_blocks, dtype, self.device)
+        places = layout.places(layers).items()
+        cached = {layer: (self.kv_cache.layers[layer], place.table) for layer, place in places}
         self.attention = stage_attention(config, model, backends, cached, self.placement)
         samples, vocab_size = self.last and config.task == "generate", config.model.vocab_size
         self._sampling = SamplingTable(slots, vocab_size, self.device) if samples else None
@@ -156,7 +156,7 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         for message in decode_steps(self.config, self.kv_cache.num_blocks):
             self.run_alone(message)
         if isinstance(self._head, GenerateHead) and self.device.type == "cuda":
-            self._head.warm_up(self.hidden_like())
+            self._head.warm_up(self.hidden_like()[:, : self.config.model.hidden_size])
         if self.can_capture():
             self._capture_all()
         elif self.device.type == "cuda":
@@ -187,11 +187,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     def capture(self, sizes: GraphSizes) -> StageGraphs:
         """Capture steps of these sizes, in place of any before. Such steps are replayed from now
         on."""
-        scratch_kv_index = self.kv_cache.num_blocks * self.config.block_size
         hidden_like = None if self.first else self.hidden_like()
-        capture = GraphCapture(
-            self._model, self.attention, self.slots, scratch_kv_index, self._prefix_tiler
-        )
+        capture = GraphCapture(self._model, self.attention, self.slots, self._prefix_tiler)
         self._graphs = capture.capture(sizes, hidden_like)
         return self._graphs
 

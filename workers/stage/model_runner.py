@@ -1,7 +1,7 @@
 """Runs a stage's share of each step, from the message to hidden states or results."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -13,13 +13,14 @@ from workers.attention.stage_attention import LayerAttention, StageAttention
 from workers.contract.cache_layout import CacheLayout
 from workers.contract.config import ExecutionConfig, WorkerConfig
 from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInput
+from workers.contract.model_config import AttentionKind
 from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.heads.base import HeadResult
 from workers.heads.encoder_head import encoder_head
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.layers.linear import pad_rows
 from workers.layers.rotary import RotaryEmbedding
-from workers.models.base import StageModel, forward
+from workers.models.base import StageLayer, StageModel, forward
 from workers.step.packed_step import PackedStep
 from workers.step.rows import IntArray
 from workers.weights.loader import LoadedModel
@@ -52,7 +53,7 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
 
     @abstractmethod
     def forward(self, prepared: InputT, hidden: torch.Tensor | None) -> torch.Tensor:
-        """Run the layers over hidden states [T', hidden_size] of the stage before, None on the
+        """Run the layers over hidden states [T', state_size] of the stage before, None on the
         first stage. The result may have more rows than the step has tokens."""
 
     def reuses_states(self, prepared: InputT) -> bool:
@@ -82,8 +83,8 @@ class ModelRunner(ABC, Generic[StepT, InputT]):
             self.run_head(prepared, hidden)
 
     def hidden_like(self) -> torch.Tensor:
-        """Zeros [1, hidden_size], as between stages."""
-        shape = (1, self.config.model.hidden_size)
+        """Zeros [1, state_size], as between stages."""
+        shape = (1, self.config.model.state_size)
         return torch.zeros(shape, dtype=self.placement.dtype, device=self.device)
 
 
@@ -101,9 +102,7 @@ def attention_needs(config: ExecutionConfig) -> list[AttentionNeeds]:
             kind=kind,
             device=config.device_type,
             dtype=TORCH_DTYPES[config.dtype],
-            num_heads=config.model.num_heads,
-            num_kv_heads=config.model.num_kv_heads,
-            head_dim=config.model.head_dim,
+            **config.model.heads(kind)._asdict(),
             block_size=config.block_size,
             fp8_cache=config.cache_dtype != config.dtype,
             unattended=unattended,
@@ -116,27 +115,30 @@ def stage_attention(
     execution: ExecutionConfig,
     model: StageModel,
     backends: Sequence[AttentionBackend],
-    cached: Sequence[tuple[LayerCache, int]],
+    cached: Mapping[int, tuple[LayerCache, int]],
     placement: Placement,
 ) -> StageAttention:
     """Attention of the layers of `model`, whose weights are packed. There is one backend a kind of
-    layer; each layer that caches has a cache, and the number of its block table."""
+    layer. By its number each layer that caches has a cache, and the number of its block table."""
     config, length = execution.model, execution.max_model_len
-    kinds = [
-        (backend, kind.rope and RotaryEmbedding(kind.rope, config.head_dim, length, placement))
-        for kind, backend in zip(config.attention, backends, strict=True)
-    ]
-    layers = [
-        LayerAttention(*kinds[config.layer_kinds[index]], layer.qk_norm, layer.vectors, layer.sinks)
-        for index, layer in zip(model.share.layers, model.layers, strict=True)
-    ]
-    caches = [cache for cache, _ in cached]
-    if cached:
-        layers = [
-            layer._replace(table=table) for layer, (_, table) in zip(layers, cached, strict=True)
-        ]
-    head_counts = config.num_heads, config.num_kv_heads
-    return StageAttention(head_counts, layers, caches, model.position_bias)
+
+    def rotary(kind: AttentionKind) -> RotaryEmbedding | None:
+        head_dim = config.heads(kind).head_dim
+        return kind.rope and RotaryEmbedding(kind.rope, head_dim, length, placement)
+
+    rotaries = [rotary(kind) for kind in config.attention]
+
+    def attention(index: int, layer: StageLayer) -> LayerAttention:
+        kind, source = config.layer_kinds[index], config.kv_layer(index)
+        heads, kv_heads, _ = config.heads_of(index)
+        cache, table = cached.get(source, (None, 0))
+        return LayerAttention(
+            *(backends[kind], rotaries[kind], (heads, kv_heads if source == index else 0)),
+            *(layer.qk_norm, layer.vectors, layer.sinks, cache, table),
+        )
+
+    layers = zip(model.share.layers, model.layers, strict=True)
+    return StageAttention([attention(*own) for own in layers], model.position_bias)
 
 
 class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
@@ -147,7 +149,7 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
     ) -> None:
         super().__init__(worker, loaded)
         config, model = worker.execution, loaded.model
-        self.attention = stage_attention(config, model, backends, (), self.placement)
+        self.attention = stage_attention(config, model, backends, {}, self.placement)
         self._head = encoder_head(config, model)
 
     def prepare(self, message: EncodeStep) -> PackedStep:

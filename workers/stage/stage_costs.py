@@ -4,12 +4,12 @@ for all on equal devices.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 
 from workers.attention.base import AttentionBackend
 from workers.attention.stage_attention import StepAttention
@@ -50,7 +50,8 @@ _logger = logging.getLogger(__name__)
 
 
 def measured_costs(worker: WorkerConfig, backends: Sequence[AttentionBackend]) -> StageCosts | None:
-    """Time one layer with random weights, the embedding and the head on the stage's device.
+    """Time a layer of each kind with random weights, the embedding and the head on the stage's
+    device. A layer of any kind costs what the layers do on average.
 
     None for layers that are too small, and on a CPU for those that are too large.
     """
@@ -73,18 +74,28 @@ def _measured(
     backends: Sequence[AttentionBackend],
     watch: Stopwatch,
 ) -> StageCosts:
-    execution, block_bytes = worker.execution, 0
-    loaded = LoadedModel(_made_up_model(execution, placement), 0, 0.0)
-    if execution.model.has_kv_cache:
-        measure = _decoder_seconds
-        block_bytes = execution.block_size * execution.kv_token_bytes
-    else:
-        measure = _encoder_seconds
-    decode, prompts = measure(worker, loaded, backends, watch)
+    execution, cached = worker.execution, worker.execution.model.has_kv_cache
+    measure, kinds = _decoder_seconds if cached else _encoder_seconds, _kinds(execution)
+
+    def seconds(layer: int) -> tuple[list[float], list[float]]:
+        loaded = LoadedModel(_made_up_model(execution, placement, layer), 0, 0.0)
+        return measure(worker, loaded, backends, watch)
+
+    found = np.array([seconds(layer) for layer in kinds])
+    decode, prompts = np.average(found, axis=0, weights=[*kinds.values()]).tolist()
     sizes = _part_sizes(execution, partial(held_bytes, execution))
     layer, embedding, head = map(PartCosts, decode, prompts, sizes)
     _logger.info("measured what each part of the model costs")
-    return StageCosts(layer, embedding, head, block_bytes)
+    return StageCosts(layer, embedding, head, execution.kv_plane_bytes if cached else 0)
+
+
+def _kinds(execution: ExecutionConfig) -> dict[int, int]:
+    """The first layer of each kind, which keeps keys and values, and how many are of it. Those with
+    experts are other kinds than those without."""
+    model = execution.model
+    dense = () if model.experts is None else model.experts.dense_layers
+    kinds = [(kind, layer in dense) for layer, kind in enumerate(model.layer_kinds)]
+    return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
 
 
 def _seconds(
@@ -108,35 +119,30 @@ def _seconds(
 def _part_sizes(
     execution: ExecutionConfig, size: Callable[[StageModel], int]
 ) -> tuple[int, int, int]:
-    """Sizes of a layer, the embedding and the head, from outlines of one layer. A tied embedding
-    counts at both ends: each of them loads it."""
+    """Sizes of a layer, the embedding and the head, from outlines of one layer of each kind. A tied
+    embedding counts at both ends: each of them loads it."""
+    kinds = _kinds(execution)
 
     def count(*, first: bool, last: bool) -> int:
-        return size(outline(execution, _usual_layer(execution, first=first, last=last)))
+        shares = (Share(layer, layer + 1, first=first, last=last) for layer in kinds)
+        sizes = [size(outline(execution, share)) for share in shares]
+        return round(np.average(sizes, weights=[*kinds.values()]))
 
     layer = count(first=False, last=False)
     return layer, count(first=True, last=False) - layer, count(first=False, last=True) - layer
-
-
-def _usual_layer(execution: ExecutionConfig, *, first: bool, last: bool) -> Share:
-    """A share of the first layer with experts, or of the first of all in a model without."""
-    experts = execution.model.experts
-    dense = () if experts is None else experts.dense_layers
-    layer = next((i for i in range(execution.model.num_layers) if i not in dense), 0)
-    return Share(layer, layer + 1, first=first, last=last)
 
 
 def _numbers(model: StageModel) -> int:
     return sum(weight.numel() for weight in model.weights().values())
 
 
-def _made_up_model(execution: ExecutionConfig, placement: Placement) -> StageModel:
+def _made_up_model(execution: ExecutionConfig, placement: Placement, layer: int) -> StageModel:
     """The whole model, but of one layer. Weights are random: the bits that change decide how much
     power a GPU draws, and so how fast it is. An embedding of its own is only looked up."""
     architecture = model_class(execution.model.architecture)
-    whole = _usual_layer(execution, first=True, last=True)
-    model = architecture(execution.model, whole, placement)
-    multiplied = outline(execution, replace(whole, first=False)).weights().keys()
+    own = layer, layer + 1
+    model = architecture(execution.model, Share(*own, first=True, last=True), placement)
+    multiplied = outline(execution, Share(*own, first=False, last=True)).weights().keys()
     _fill([weight for name, weight in model.weights().items() if name in multiplied])
     model.pack()
     return model
@@ -188,7 +194,7 @@ def _decoder_seconds(
     prompts = step_of_rows(lens, np.zeros_like(lens), layout, TokenSampling())
     num_blocks = max(blocks_of(decode_step), blocks_of(prompts))
     runner = DecodeRunner(worker, loaded, backends, num_blocks)
-    _fill([runner.kv_cache.layers[0].keys, runner.kv_cache.layers[0].values])
+    _fill([part for cache in runner.kv_cache.layers.values() for part in cache[:2]])
 
     def seconds(message: DecodeStep) -> list[float]:
         prepared = runner.prepare(message)

@@ -1,5 +1,6 @@
 """A stage's memory of each slot between steps, so that messages carry only what changed."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -14,7 +15,8 @@ class SlotTable:
     """Block tables and last sampled token of every slot.
 
     block_tables   int32[max_running + 1, num_tables * max_blocks], for computing KV indices on the
-                   host: a slot's tables one after another.
+                   host: a slot's tables one after another. They hold pages: block b of a table is
+                   page b * n in its layers' caches, where these have n parts of a plane.
     device_tables  the same on the device. On the CPU the two share memory.
     last_tokens    int64[max_running + 1] on the device. The first stage reads it. Where GPUs share
                    memory, the last stage has the first one's, and writes there.
@@ -31,15 +33,17 @@ class SlotTable:
         scratch_block: int,
         device: torch.device,
         last_tokens: torch.Tensor | None = None,
-        num_tables: int = 1,
+        table_parts: Sequence[int] = (1,),
     ) -> None:
-        """`last_tokens` is memory to share. None: the table has its own."""
+        """`last_tokens` is memory to share. None: the table has its own. `table_parts` are the
+        layout's."""
         self.device = device
-        self.num_tables, self.max_blocks, self.block_size = num_tables, max_blocks, block_size
+        self.num_tables, self.max_blocks, self.block_size = len(table_parts), max_blocks, block_size
         self.padding_slot = max_running
-        self._starts = np.arange(num_tables)[:, None] * max_blocks
-        self.block_tables = np.zeros((max_running + 1, num_tables * max_blocks), np.int32)
-        self.block_tables[max_running] = scratch_block
+        self._parts = np.array(table_parts, np.int32)
+        self._starts = np.arange(self.num_tables)[:, None] * max_blocks
+        self.block_tables = np.zeros((max_running + 1, self.num_tables * max_blocks), np.int32)
+        self.block_tables[max_running] = np.repeat(self._parts * scratch_block, max_blocks)
         self.device_tables = on_device(self.block_tables, device)
         self.last_tokens = (
             torch.zeros(max_running + 1, dtype=torch.int64, device=device)
@@ -56,11 +60,11 @@ class SlotTable:
         if block_updates:
             updates = np.frombuffer(block_updates, np.int32).reshape(-1, 3)
             entries = updates[:, 0].astype(np.int64) * self.block_tables.shape[1] + updates[:, 1]
-            blocks = np.ascontiguousarray(updates[:, 2])
-            self.block_tables.reshape(-1)[entries] = blocks
+            pages = updates[:, 2] * self._parts[updates[:, 1] // self.max_blocks]
+            self.block_tables.reshape(-1)[entries] = pages
             if self.device_tables.is_cuda:
                 # In stream order: steps that are queued still read the table as it was.
-                changed, new = to_device([entries, blocks], self.device_tables.device)
+                changed, new = to_device([entries, pages], self.device_tables.device)
                 self.device_tables.view(-1).index_copy_(0, changed, new)
 
     def kv_indices(self, rows: StepRows) -> LongArray:
@@ -69,6 +73,12 @@ class SlotTable:
         index, offset = np.divmod(rows.positions, self.block_size)
         blocks = self.block_tables[rows.token_slots, self._starts + index]
         return blocks * np.int64(self.block_size) + offset
+
+    @property
+    def scratch_kv_indices(self) -> LongArray:
+        """A KV index that nobody reads, by each table: int64[N, 1]."""
+        pages = self.block_tables[self.padding_slot, self._starts]
+        return pages * np.int64(self.block_size)
 
     def store_last_tokens(self, slots: torch.Tensor, tokens: torch.Tensor) -> None:
         """Keep each slot's newest token: `slots`, each once, and `tokens` int32[S] on the device.

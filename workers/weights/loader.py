@@ -157,7 +157,7 @@ def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
         elif weight.dim() > 1:
             weight.normal_(0.0, deviation, generator=random)
         else:
-            mean = 1.0 if name.endswith(".weight") else 0.0
+            mean = 1.0 if name.endswith((".weight", "_scalar")) else 0.0
             weight.normal_(mean, 0.1, generator=random)
 
 

@@ -95,7 +95,7 @@ def test_one_graph_for_any_groups(name: str) -> None:
     keys, values = torch.zeros(2, blocks, page, 8, 128, dtype=torch.bfloat16, device=DEVICE)
     table = SlotTable(size + 1, width, page, 0, DEVICE)
     static = StaticPrefixes(size, backend.prefix_tiler)
-    inputs = StaticInputs(size, table, 0, prefixes=static)
+    inputs = StaticInputs(size, table, prefixes=static)
     queries = torch.zeros(size, 32, 128, dtype=torch.bfloat16, device=DEVICE)
     out = torch.zeros_like(queries)
 

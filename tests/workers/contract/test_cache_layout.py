@@ -1,8 +1,11 @@
 """What published patterns of windows take of a KV cache, and where layers keep their blocks."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.engine_core.configs import with_windows
+from tests.workers.contract.checkpoint.config_files import PUBLISHED, read
 from workers.contract.cache_layout import CacheLayout
 
 Windows = tuple[int | None, ...]
@@ -40,12 +43,27 @@ def test_a_sequence_of_full_length(
     """The part of what it would take without windows."""
     layout = layout_of(windows, length)
     assert [group.num_tables for group in layout.groups] == tables
-    layers = layout.block_layers(range(len(windows)))
+    layers = layout.block_planes(range(len(windows)))
     held = layout.blocks_held(length) * layers
     assert held / (layout.max_blocks * len(windows)) == pytest.approx(part, rel=0.02)
     blocks = layout.usable(max_running=3)
     assert layout.longest(blocks) >= length
     assert layout.tokens(3 * layout.blocks_held(length)) == 3 * length
+
+
+@pytest.mark.parametrize(
+    ("size", "tables", "part"),
+    [("31B", [1, 10], 0.11), ("12B", [1, 14], 0.087), ("E2B", [1, 2], 0.34)],
+)
+def test_heads_of_two_sizes(tmp_path: Path, size: str, tables: list[int], part: float) -> None:
+    """The part of 65,536 tokens' keys and values that Gemma 4 keeps of them."""
+    model = read(tmp_path, PUBLISHED[f"google/gemma-4-{size}-it"])
+    layout, every_layer = CacheLayout.of(model, 16, 65_536, 8192), range(model.num_layers)
+    assert [group.num_tables for group in layout.groups] == tables
+    numbers = layout.blocks_held(65_536) * layout.block_planes(every_layer) * layout.plane_numbers
+    keys = [model.heads_of(i)[1:] for i in every_layer if model.kv_layer(i) == i]
+    whole = 4096 * sum(kv_heads * head_dim for kv_heads, head_dim in keys)
+    assert numbers / whole == pytest.approx(part, rel=0.05)
 
 
 @pytest.mark.parametrize("windows", [PLAIN, MISTRAL, GEMMA3_27B, GPT_OSS])
@@ -63,16 +81,14 @@ def test_layers_of_any_stages_have_places_of_their_own(stages: list[int]) -> Non
     for count in stages:
         layers = range(start, start + count)
         places = layout.places(layers)
-        assert len(set(places)) == count
-        room = layout.block_layers(layers)
+        assert len(set(places.values())) == count
+        room = layout.block_planes(layers)
         for group in layout.groups:
             tables = range(group.first_table, group.first_table + group.num_tables)
-            own = [
-                place for layer, place in zip(layers, places, strict=True) if layer in group.layers
-            ]
-            assert all(place.table in tables and place.number < room for place in own)
+            own = [place for layer, place in places.items() if layer in group.layers]
+            assert all(place.table in tables and place.plane < room for place in own)
         start += count
-    whole = layout.block_layers(range(62))
+    whole = layout.block_planes(range(62))
     assert whole == 10
 
 

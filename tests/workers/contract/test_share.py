@@ -29,6 +29,16 @@ def test_an_even_split_spares_the_last_stage_then_the_first() -> None:
             assert num_stages < 3 or sizes[0] <= sizes[1]
 
 
+def test_the_last_stage_holds_the_layers_that_stay_together() -> None:
+    assert even_split(35, 2, 22) == (13, 22)
+    assert even_split(35, 3, 22) == (7, 6, 22)
+    assert even_split(35, 3, 4) == even_split(35, 3)
+    assert even_split(35, 1, 22) == (35,)
+    reason = "35 layers cannot be split over 15 pipeline stages: the last 22 stay together"
+    with pytest.raises(ModelConfigError, match=reason):
+        even_split(35, 15, 22)
+
+
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(ModelConfigError, match="4 layers cannot be split over 5 pipeline stages"):
         even_split(4, 5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from workers.attention.base import LayerCache
 from workers.device.timing import Stopwatch
 from workers.graphs.stage_graphs import (
     AttentionBuffers,
@@ -37,6 +38,7 @@ class Recorded:
     def __init__(self, *, with_rows: bool) -> None:
         self.calls: list[str] = []
         self.inputs = SimpleNamespace(
+            size=2,
             rows=object() if with_rows else None,
             resolve_tokens=lambda: self.calls.append("resolve"),
             as_decode_step=lambda: "tokens",
@@ -45,7 +47,10 @@ class Recorded:
         self.model = SimpleNamespace(
             embed=lambda step: self.record("embed"), layers=[self.layer(i) for i in range(LAYERS)]
         )
-        self.attention = SimpleNamespace(over=self.paged, split_qkv=lambda qkv: qkv)
+        parts = SimpleNamespace(
+            counts=(1, 0), own_cache=LayerCache(torch.zeros(1, 1), torch.zeros(1))
+        )
+        self.attention = SimpleNamespace(over=self.paged, layers=[parts] * LAYERS)
 
     def record(self, what: str) -> torch.Tensor:
         self.calls.append(what)
@@ -72,7 +77,7 @@ class Recorded:
 @pytest.mark.parametrize("with_rows", [False, True], ids=["piecewise", "mixed"])
 def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> None:
     stage: Any = Recorded(with_rows=with_rows)
-    buffers = AttentionBuffers(torch.zeros(4), torch.zeros(4))
+    buffers = AttentionBuffers.of(stage.attention.layers, 4)
     graph = PartialGraph(stage.inputs, stage.model, stage.attention, None)
     captured = graph.capture(stage, buffers)
     whole = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]

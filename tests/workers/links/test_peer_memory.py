@@ -24,7 +24,7 @@ from workers.links.peer_memory import (
 )
 
 ALIGNMENT = 256
-LAYOUT = PeerLayout(num_slots=5, step_tokens=7, hidden_size=33, dtype=torch.bfloat16, num_tokens=10)
+LAYOUT = PeerLayout(num_slots=5, step_tokens=7, state_size=33, dtype=torch.bfloat16, num_tokens=10)
 """Sizes of which none is a multiple of the alignment."""
 
 GPUS = ("cuda:4", "cuda:5", "cuda:6", "cuda:7")
@@ -58,7 +58,7 @@ def test_steps_in_flight_have_slots_of_their_own_and_the_next_step_the_oldest_on
         LAYOUT.states(memory, step, most).fill_(step)
     for step in range(3, 3 + LAYOUT.num_slots):
         states = LAYOUT.states(memory, step, 2)
-        assert states.shape == (2, LAYOUT.hidden_size)
+        assert states.shape == (2, LAYOUT.state_size)
         assert bool((states == step).all())
     tokens = LAYOUT.last_tokens(memory)
     assert (tokens.dtype, tokens.shape) == (torch.int64, (LAYOUT.num_tokens,))

@@ -17,13 +17,14 @@ from tests.workers.inline_engine import Way
 from tests.workers.models import decoders
 from tests.workers.models.decoders import LIMIT
 from tests.workers.models.expert_decoders import EXPERT_DECODERS
+from tests.workers.models.gemma4_decoders import GEMMA4_DECODERS
 from tests.workers.models.later_decoders import LATER_DECODERS
 from tests.workers.models.tiny_models import TinyModel, TinyModels
 from tests.workers.teacher import Reference
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 
 TOKENS = 8
-DECODERS = decoders.DECODERS | LATER_DECODERS | EXPERT_DECODERS
+DECODERS = decoders.DECODERS | LATER_DECODERS | EXPERT_DECODERS | GEMMA4_DECODERS
 SPOILT = [(name, feature) for name, tiny in DECODERS.items() for feature in tiny.spoilt]
 
 

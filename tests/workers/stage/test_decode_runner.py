@@ -43,6 +43,8 @@ def test_log_probabilities_are_as_wide_as_the_widest_row(llama: Path) -> None:
 
 def test_warming_up_leaves_no_trace(llama: Path) -> None:
     runner = Stages(llama).runners[0]
-    assert not any(layer.keys.any() or layer.values.any() for layer in runner.kv_cache.layers)
+    assert not any(
+        layer.keys.any() or layer.values.any() for layer in runner.kv_cache.layers.values()
+    )
     assert not runner.slots.block_tables[:-1].any()
     assert not runner.slots.last_tokens.any()

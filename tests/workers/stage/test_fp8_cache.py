@@ -78,6 +78,6 @@ def save_heavy_tailed(model: LlamaForCausalLM, folder: Path) -> None:
 def test_heads_without_a_number_are_zero(llama: Path) -> None:
     """Blocks that nothing was written to hold 0, and so do padding rows."""
     runner = Stages(llama, kv_cache_dtype="fp8_e4m3").runners[0]
-    for layer in runner.kv_cache.layers:
+    for layer in runner.kv_cache.layers.values():
         everything = torch.arange(NUM_BLOCKS * runner.config.block_size)
         assert not torch.stack(layer.read(everything, torch.float32)).any()

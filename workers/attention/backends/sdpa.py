@@ -66,11 +66,13 @@ class Chunk(NamedTuple):
 
 
 class DensePlan(NamedTuple):
-    """How a step's rows are attended, and the prefixes that are attended once."""
+    """How a step's rows are attended, and the prefixes that are attended once. `kv_indices` are
+    the step's."""
 
     prefixes: list[Prefix]
     decodes: list[DecodeBatch]
     chunks: list[Chunk]
+    kv_indices: torch.Tensor
 
 
 class TextBatch(NamedTuple):
@@ -131,7 +133,8 @@ class SdpaBackend(AttentionBackend):
             self._plan_chunk(step, row, int(starts[row]), int(own[row]))
             for row in np.flatnonzero(step.query_lens > 1).tolist()
         ]
-        return DensePlan(prefixes, self._plan_decodes(step, starts, own), chunks)
+        decodes = self._plan_decodes(step, starts, own)
+        return DensePlan(prefixes, decodes, chunks, step.kv_indices)
 
     def attend_paged(
         self,
@@ -312,6 +315,8 @@ class SdpaBackend(AttentionBackend):
                 result.index_copy_(0, batch.tokens, part)
         for tokens, kv_indices, mask in plan.chunks:
             own = QKV(*(part[tokens] for part in qkv))
+            if kv_indices is None and not own.keys.shape[1]:
+                kv_indices = plan.kv_indices[tokens]  # noqa: PLW2901 - of a layer without own keys
             if kv_indices is not None:
                 own = QKV(own.queries, *cache.read(kv_indices, queries.dtype))
             attended = self._attend_chunk(own, mask, sinks, with_lse)

@@ -10,6 +10,7 @@ from workers.contract.checkpoint import (
     decoders,
     encoders,
     expert_decoders,
+    gemma4,
     later_decoders,
     layer_norm_decoders,
     wrappers,
@@ -104,12 +105,21 @@ def _decoder(
 
 
 _layer_norm_decoder = partial(_decoder, module="workers.models.layer_norm_decoder:LayerNormDecoder")
+_gemma4 = partial(
+    _decoder,
+    tasks={"ForCausalLM": "generate", "Model": "embed"},
+    module="workers.models.gemma4:Gemma4",
+)
 _encoder = partial(_architectures, tasks=_ENCODER_TASKS, module="workers.models.encoder:Encoder")
 
 
-def _wrapper(name: str, read_shape: ReadShape) -> dict[str, Family]:
+def _wrapper(
+    name: str,
+    read_shape: ReadShape,
+    rows_of: Callable[[str, ReadShape], dict[str, Family]] = _decoder,
+) -> dict[str, Family]:
     """A row for the language model beside a vision tower, which is served alone."""
-    language_model = _decoder(name, read_shape)[f"{name}ForCausalLM"]
+    language_model = rows_of(name, read_shape)[f"{name}ForCausalLM"]
     own = f"{name}ForConditionalGeneration"
     return {own: replace(language_model, base=own)}
 
@@ -180,7 +190,11 @@ FAMILIES: Mapping[str, Family] = {
     },
     **_decoder("Gemma3", decoders.read_gemma3, base="Gemma3TextModel"),
     **_decoder("Ministral3", decoders.read_ministral3),
+    **_gemma4("Gemma4", gemma4.read_gemma4, base="Gemma4TextModel"),
+    **_gemma4("Gemma4Unified", gemma4.read_gemma4_unified, base="Gemma4UnifiedTextModel"),
     **_wrapper("Gemma3", wrappers.read_gemma3_wrapper),
+    **_wrapper("Gemma4", wrappers.read_gemma4_wrapper, _gemma4),
+    **_wrapper("Gemma4Unified", wrappers.read_gemma4_unified_wrapper, _gemma4),
     **_wrapper("Mistral3", wrappers.read_mistral3),
     **_wrapper("Qwen2VL", wrappers.read_qwen2_vl),
     **_wrapper("Qwen2_5_VL", wrappers.read_qwen2_vl),

@@ -58,7 +58,7 @@ def each(names: str, *values: Any) -> dict[str, tuple[Any, ...]]:
 NOT_SUPPORTED: Neutral = (
     each("add_cross_attention is_decoder is_encoder_decoder", False, None)
     | each("attention_chunk_size compression_config quantization quantization_config", None)
-    | each("per_layer_config pruned_heads", None, {})
+    | each("pruned_heads", None, {})
 )
 """Keys that no family obeys."""
 

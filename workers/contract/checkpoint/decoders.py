@@ -222,7 +222,7 @@ def read_gemma2(keys: ShapeKeys) -> ModelShape:
     full = AttentionKind(
         causal=True,
         scale=keys.size("query_pre_attn_scalar") ** -0.5,
-        softcap=_softcap(keys, "attn_logit_softcapping"),
+        softcap=keys.read_softcap("attn_logit_softcapping"),
         rope=keys.read_rope(sizes.max_position),
     )
     sliding = full.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
@@ -249,13 +249,6 @@ def read_gemma3(keys: ShapeKeys) -> ModelShape:
     return _later_gemma(keys, sizes, full, sliding, period, qk_norm="head")
 
 
-def _softcap(keys: ShapeKeys, name: str) -> float | None:
-    cap = keys.optional(name, float)
-    if cap is not None and cap <= 0:
-        raise keys.error(f"{name} {cap:g} is not more than 0")
-    return cap
-
-
 def _later_gemma(
     keys: ShapeKeys,
     sizes: Sizes,
@@ -274,7 +267,7 @@ def _later_gemma(
         sizes,
         layers,
         hidden_act=keys.read_activation("hidden_activation", _GELU_TANH),
-        logit_softcap=_softcap(keys, "final_logit_softcapping"),
+        logit_softcap=keys.read_softcap("final_logit_softcapping"),
         qk_norm=qk_norm,
         output_norms=True,
     )

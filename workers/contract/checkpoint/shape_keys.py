@@ -6,7 +6,13 @@ from typing import Any, Self, get_args
 
 import msgspec
 
-from workers.contract.checkpoint.config_keys import MOST_LAYERS, MOST_TOKENS, MOST_WIDTH, ConfigKeys
+from workers.contract.checkpoint.config_keys import (
+    MOST_LAYERS,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    ConfigKeys,
+    Neutral,
+)
 from workers.contract.model_config import (
     ActivationName,
     AttentionKind,
@@ -202,6 +208,12 @@ class ShapeKeys(ConfigKeys):
             attention_factor=attention,
         )
 
+    def read_softcap(self, name: str) -> float | None:
+        cap = self.optional(name, float)
+        if cap is not None and cap <= 0:
+            raise self.error(f"{name} {cap:g} is not more than 0")
+        return cap
+
     def read_causal(
         self, sizes: Sizes, rope: RopeConfig | None = None, *, partial: bool = False
     ) -> AttentionKind:
@@ -264,13 +276,20 @@ class ShapeKeys(ConfigKeys):
         family: FamilyConfig,
         *,
         tied: bool,
+        neutral: Neutral | None = None,
     ) -> ModelShape:
         """The shape of a model whose layers have the kinds of attention `layers`. `tied` is the
-        default of `tie_word_embeddings`. What keys say of the direction of attention must be so."""
+        default of `tie_word_embeddings`. What keys say of the direction of attention must be so, in
+        the words of the family if these are `neutral`."""
         kinds = tuple(dict.fromkeys(layers))
         causal = kinds[0].causal
-        self.neutral({"is_causal": (causal, None)})
-        self.neutral({"use_bidirectional_attention": (not causal, None)})
+        directions = {
+            "is_causal": (causal, None),
+            "use_bidirectional_attention": (not causal, None),
+        }
+        self.neutral({**directions, **(neutral or {})})
+        if "per_layer_config" not in self._read:
+            self.neutral({"per_layer_config": (None, {})})
         return ModelShape(
             **msgspec.structs.asdict(sizes),
             tie_word_embeddings=self.read("tie_word_embeddings", bool, tied),

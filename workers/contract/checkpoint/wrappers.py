@@ -18,6 +18,7 @@ from workers.contract.checkpoint.decoders import (
     read_qwen3,
 )
 from workers.contract.checkpoint.expert_decoders import read_qwen3_vl_moe_text
+from workers.contract.checkpoint.gemma4 import read_gemma4, read_gemma4_unified
 from workers.contract.checkpoint.shape_keys import ShapeKeys, default_sizes
 from workers.contract.model_config import ModelShape
 
@@ -32,6 +33,10 @@ _QWEN3_VL_MOE = default_sizes(151_936, 2048, 5632, 24, 16, 16, 128_000, rope_the
 _MISTRAL = default_sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072)
 _GEMMA3 = default_sizes(262_208, 2304, 9216, 26, 8, 4, 131_072)
 _GEMMA3_KEYS = "boi_token_index eoi_token_index image_token_index mm_tokens_per_image"
+_GEMMA4 = default_sizes(262_144, 2304, 9216, 30, 8, 4, 131_072)
+_GEMMA4_UNIFIED = default_sizes(262_144, 2304, 9216, 30, 8, 4, 262_144, sliding_window=1024)
+_GEMMA4_KEYS = """audio_config audio_token_id boa_token_id boi_token_id eoa_token_id eoa_token_index
+    eoi_token_id image_token_id video_token_id vision_soft_tokens_per_image"""
 _QWEN_KEYS = """image_token_id video_token_id vision_start_token_id vision_end_token_id
     vision_token_id"""
 _MISTRAL3_KEYS = """image_token_index image_token_id multimodal_projector_bias projector_hidden_act
@@ -40,6 +45,14 @@ _MISTRAL3_KEYS = """image_token_index image_token_id multimodal_projector_bias p
 
 def read_gemma3_wrapper(keys: ShapeKeys) -> ModelShape:
     return _read_text(keys, read_gemma3, _GEMMA3, _GEMMA3_KEYS)
+
+
+def read_gemma4_wrapper(keys: ShapeKeys) -> ModelShape:
+    return _read_text(keys, read_gemma4, _GEMMA4, _GEMMA4_KEYS)
+
+
+def read_gemma4_unified_wrapper(keys: ShapeKeys) -> ModelShape:
+    return _read_text(keys, read_gemma4_unified, _GEMMA4_UNIFIED, _GEMMA4_KEYS)
 
 
 def read_qwen2_vl(keys: ShapeKeys) -> ModelShape:

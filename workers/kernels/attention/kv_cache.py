@@ -11,6 +11,7 @@ import triton.language as tl
 from workers.kernels.attention.fp8 import inverse
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.layers.norm import QKNorm
+from workers.layers.rotary import RotationTable
 
 
 class KVTarget(NamedTuple):
@@ -29,85 +30,80 @@ class KVTarget(NamedTuple):
 
 def rotate_and_cache(
     qkv: torch.Tensor,
-    table: torch.Tensor | None,
+    rotation: RotationTable | None,
     positions: torch.Tensor,
     num_heads: int,
     out: torch.Tensor,
     target: KVTarget | None,
     qk_norm: QKNorm | None = None,
-    query_factors: torch.Tensor | None = None,
 ) -> None:
     """Rotate the queries and keys of `qkv`, and write keys and values to the KV cache.
 
     qkv, out       [T', H + 2 Hkv, D]: queries, keys, values, contiguous; T' >= T. `out` receives
-                   the rotated queries and keys and the values, and may be `qkv`.
-    table          float32[max_position, R]: cosines of the R / 2 pairs (i, i + R / 2), then sines
-                   (Su et al. 2021, arXiv:2104.09864); contiguous. R <= D: the dimensions from R
-                   on are not rotated. None: nothing is.
+                   the rotated queries and keys and the values, and may be `qkv`. Hkv may be 0.
+    rotation       of the R / 2 first pairs (i, i + `apart`) (Su et al. 2021, arXiv:2104.09864);
+                   its table is contiguous. The other dimensions are not rotated. None: none is.
     positions      int64[T']
-    target         of T tokens; None without a KV cache: all T' are rotated
-    qk_norm        RMSNorms of queries and keys, weights of any dtype
-    query_factors  float32[max_position]: queries are multiplied by those of their positions
+    target         of T tokens; None where nothing is cached: all T' are rotated
+    qk_norm        RMSNorms of queries and keys, weights of any dtype, and perhaps of values
 
     All is computed in float32 and rounded once. Tokens from T on are left alone in `out`. Values
     that are not finite are cached as 0.
     """
     values = (qkv.shape[1] + num_heads) // 2
     new_keys, new_values = qkv[:, num_heads:values], qkv[:, values:]
-    rotation = qkv, qkv if table is None else table, positions, out
-    sizes = num_heads, 0 if table is None else table.shape[1]
-    _launch(new_keys, new_values, target, rotation, *sizes, qk_norm, query_factors)
+    tensors = qkv, positions, out
+    _launch(new_keys, new_values, target, tensors, num_heads, rotation, qk_norm)
 
 
 def write_kv(new_keys: torch.Tensor, new_values: torch.Tensor, target: KVTarget) -> None:
     """Write keys and values [T, Hkv, D], dense within a token, to the KV cache as they are, or in
     FP8."""
-    _launch(new_keys, new_values, target, (new_keys,) * 4)
+    _launch(new_keys, new_values, target, (new_keys,) * 3)
+
+
+_MOST_PAIRS = 4096
+"""Of queries' dimensions that 4 warps hold in registers."""
 
 
 def _launch(
     new_keys: torch.Tensor,
     new_values: torch.Tensor,
     target: KVTarget | None,
-    rotation: tuple[torch.Tensor, ...],
+    tensors: tuple[torch.Tensor, ...],
     num_heads: int = 0,
-    rotary_dim: int = 0,
+    rotation: RotationTable | None = None,
     qk_norm: QKNorm | None = None,
-    query_factors: torch.Tensor | None = None,
 ) -> None:
     """One program a token. Any tensor stands in for an operand that the kernel does not touch."""
     kv_heads, head_dim = new_keys.shape[1:]
-    qkv, table, positions, out = rotation
-    query_norm, key_norm, eps, rotated = qk_norm or (table, table, 0.0, False)
+    qkv, positions, out = tensors
+    table, apart, query_factors = rotation or RotationTable(qkv, head_dim // 2)
+    norm = qk_norm or QKNorm(table, table, 0.0)
     kv_indices, keys, values, scales = target or KVTarget(positions, new_keys, new_values)
+    head_block = triton.next_power_of_2(max(num_heads, 1))
+    half_block = triton.next_power_of_2(head_dim // 2)
     _write[(len(kv_indices),)](
-        qkv,
-        new_keys,
-        new_values,
-        table,
-        positions,
-        out,
+        *(qkv, new_keys, new_values, table, positions, out),
         *(kv_indices, keys, values, scales),
-        query_norm,
-        key_norm,
-        eps,
-        query_factors,
-        new_keys.stride(0),
-        new_values.stride(0),
+        *(norm.query, norm.key, norm.eps, query_factors),
+        *(new_keys.stride(0), new_values.stride(0)),
         HEADS=num_heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
-        ROTARY_DIM=rotary_dim,
-        NORM="" if qk_norm is None else "rotated" if rotated else "first",
-        QUERY_ROW=0 if qk_norm is None else len(query_norm),
-        KEY_ROW=0 if qk_norm is None else len(key_norm),
+        ROTARY_DIM=0 if rotation is None else table.shape[1],
+        APART=apart,
+        NORM="" if qk_norm is None else "rotated" if norm.rotated else "first",
+        QUERY_ROW=0 if qk_norm is None else len(norm.query),
+        KEY_ROW=0 if qk_norm is None else len(norm.key),
+        NORM_VALUES=norm.values,
         CACHE=target is not None,
         PAGE=keys.shape[1],
         IN_PLACE=out is qkv,
-        HEAD_BLOCK=triton.next_power_of_2(max(num_heads, 1)),
-        KV_HEAD_BLOCK=triton.next_power_of_2(kv_heads),
-        HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
-        num_warps=4,
+        HEAD_BLOCK=head_block,
+        KV_HEAD_BLOCK=triton.next_power_of_2(max(kv_heads, 1)),
+        HALF_BLOCK=half_block,
+        num_warps=4 if head_block * half_block <= _MOST_PAIRS else 8,
         **pdl(new_keys),
     )
 
@@ -116,15 +112,15 @@ def _launch(
 def _write(
     queries, new_keys, new_values, table, positions, out, kv_indices, keys, values, scales,
     query_norm, key_norm, eps, query_factors, key_stride, value_stride, HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, NORM: tl.constexpr,
-    QUERY_ROW: tl.constexpr, KEY_ROW: tl.constexpr, CACHE: tl.constexpr, PAGE: tl.constexpr,
-    IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr, KV_HEAD_BLOCK: tl.constexpr,
-    HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr, APART: tl.constexpr,
+    NORM: tl.constexpr, QUERY_ROW: tl.constexpr, KEY_ROW: tl.constexpr, NORM_VALUES: tl.constexpr,
+    CACHE: tl.constexpr, PAGE: tl.constexpr, IN_PLACE: tl.constexpr, HEAD_BLOCK: tl.constexpr,
+    KV_HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     wait_for_previous(PDL)
     token = tl.program_id(0).to(tl.int64)
     pairs = tl.arange(0, HALF_BLOCK)[None, :]
-    low_at, high_at = _dimensions(pairs, HEAD_DIM, ROTARY_DIM)
+    low_at, high_at = _dimensions(pairs, HEAD_DIM, APART)
     kv_heads = tl.arange(0, KV_HEAD_BLOCK)[:, None]
     inside = (kv_heads < KV_HEADS) & (pairs < HEAD_DIM // 2)
     low_key, high_key = kv_heads * HEAD_DIM + low_at, kv_heads * HEAD_DIM + high_at
@@ -133,6 +129,8 @@ def _write(
     # element, which only one of them writes.
     low, high = _load(new_keys, low_key, high_key, inside)
     low_value, high_value = _load(new_values, low_key, high_key, inside)
+    if NORM_VALUES:
+        low_value, high_value = _normed_values(low_value, high_value, eps, HEAD_DIM)
     if CACHE:
         kv_index = tl.load(kv_indices + token)
         cached = kv_index * (KV_HEADS * HEAD_DIM)
@@ -158,7 +156,7 @@ def _write(
         _store(out, low_query, high_query, low_turned, high_turned, within)
         low, high = _turned(low, high, cos, sin, key_weights, eps, HEAD_DIM, KEY_ROW, NORM)
         _store(out + HEADS * HEAD_DIM, low_key, high_key, low, high, inside)
-        if not IN_PLACE:
+        if NORM_VALUES or not IN_PLACE:
             out_values = out + (HEADS + KV_HEADS) * HEAD_DIM
             _store(out_values, low_key, high_key, low_value, high_value, inside)
     if CACHE:
@@ -185,13 +183,13 @@ def _quantized(low, high):
 
 
 @triton.jit
-def _dimensions(pairs, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr):
-    """The two dimensions of each pair: (i, i + R / 2) of those that turn, then the others."""
+def _dimensions(pairs, HEAD_DIM: tl.constexpr, APART: tl.constexpr):
+    """The two dimensions of each pair: (i, i + APART) while these are APART apart, then others."""
     low, high = pairs, pairs + HEAD_DIM // 2
-    if ROTARY_DIM and ROTARY_DIM < HEAD_DIM:
-        turning = pairs < ROTARY_DIM // 2
-        low = tl.where(turning, pairs, pairs + ROTARY_DIM // 2)
-        high = tl.where(turning, pairs + ROTARY_DIM // 2, pairs + HEAD_DIM // 2)
+    if APART < HEAD_DIM // 2:
+        turning = pairs < APART
+        low = tl.where(turning, pairs, pairs + APART)
+        high = tl.where(turning, pairs + APART, pairs + HEAD_DIM // 2)
     return low, high
 
 
@@ -238,6 +236,14 @@ def _normed(low, high, weights, eps, HEAD_DIM: tl.constexpr, ROW: tl.constexpr):
         squares = tl.sum(squares, axis=0, keep_dims=True)
     inverse = tl.rsqrt(squares / ROW + eps)
     return low * (inverse * weights[0]), high * (inverse * weights[1])
+
+
+@triton.jit
+def _normed_values(low, high, eps, HEAD_DIM: tl.constexpr):
+    """RMSNorm of heads without a weight, rounded once."""
+    wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+    wide_low, wide_high = _normed(wide_low, wide_high, (1.0, 1.0), eps, HEAD_DIM, HEAD_DIM)
+    return wide_low.to(low.dtype), wide_high.to(low.dtype)
 
 
 @triton.jit

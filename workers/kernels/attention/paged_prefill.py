@@ -16,6 +16,7 @@ from workers.device.tuning import (
     PREFILL_TILE,
     PREFILL_TILE_FLOAT32,
     PREFILL_TILE_LARGE_HEADS,
+    PREFILL_TILE_LARGEST_HEADS,
     PrefillTile,
 )
 from workers.kernels.attention.fp8 import in_half, load_scales
@@ -82,6 +83,8 @@ def tile_for(head_dim: int, dtype: torch.dtype, usual: PrefillTile) -> PrefillTi
     """Chosen by head size and dtype only, so that one compiled variant serves every step."""
     if dtype == torch.float32:
         return PREFILL_TILE_FLOAT32
+    if head_dim > 256:
+        return PREFILL_TILE_LARGEST_HEADS
     return PREFILL_TILE_LARGE_HEADS if head_dim > 128 else usual
 
 

@@ -23,6 +23,8 @@ ACTIVATION_KEYS = {
     "DistilBert": ["activation"],
     "Gemma2": ["hidden_activation"],
     "Gemma3": ["hidden_activation"],
+    "Gemma4": ["hidden_activation"],
+    "Gemma4Unified": ["hidden_activation"],
     "ModernBert": ["hidden_activation", "classifier_activation"],
 }
 """Names of the key in families that do not call it `hidden_act`."""

@@ -170,3 +170,21 @@ def test_what_the_records_of_wrappers_say(tmp_path: Path) -> None:
     assert told["Qwen/Qwen3-VL-4B-Instruct"].tie_word_embeddings
     assert {each.checkpoint_dtype for each in told.values()} == {"bfloat16"}
     assert not told["mistralai/Mistral-Small-3.1-24B-Instruct-2503"].tie_word_embeddings
+
+
+def test_what_the_records_of_gemma_4_say(tmp_path: Path) -> None:
+    names = [f"google/gemma-4-{size}-it" for size in ("31B", "12B", "E2B")]
+    gemmas = [read(tmp_path, PUBLISHED[name]) for name in names]
+    assert {model.wrapped for model in gemmas} == {True}
+    assert [model.heads_of(0) for model in gemmas] == [(32, 16, 256), (16, 8, 256), (8, 1, 256)]
+    assert [model.heads_of(model.num_layers - 1) for model in gemmas] == [
+        (32, 4, 512),
+        (16, 1, 512),
+        (8, 1, 512),
+    ]
+    assert [model.keys_are_values(11) for model in gemmas] == [True, True, False]
+    assert [model.layers_together for model in gemmas] == [1, 1, 22]
+    small = gemmas[2]
+    assert [small.kv_layer(layer) for layer in (13, 14, 15, 19, 34)] == [13, 14, 13, 14, 14]
+    assert [small.inner_size(layer) for layer in (14, 15)] == [6144, 12_288]
+    assert small.state_size == 1536 + 35 * 256

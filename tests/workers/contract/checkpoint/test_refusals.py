@@ -216,7 +216,33 @@ OF_A_WRAPPED_GEMMA: list[tuple[Keys, str]] = [
 _QWEN2_5, _QWEN3 = "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen3-VL-4B-Instruct"
 _DEVSTRAL = "mistralai/Devstral-Small-2-24B-Instruct-2512"
 _ROPE = PUBLISHED[_DEVSTRAL]["text_config"]["rope_parameters"]
+_GEMMA4 = "google/gemma-4-31B-it"
+_GEMMA4_TYPES = PUBLISHED[_GEMMA4]["text_config"]["layer_types"]
+OF_GEMMA4: list[Keys] = [
+    {"odd": 3},
+    {"enable_moe_block": True},
+    {"use_bidirectional_attention": "all"},
+    {"global_head_dim": 0},
+    {"hidden_size_per_layer_input": -1},
+    {"num_kv_shared_layers": 60},
+    {"num_kv_shared_layers": 55},
+    {"final_logit_softcapping": 0},
+    {"per_layer_config": {"60": {"head_dim": 512}}},
+    {"per_layer_config": {"5": {"head_dims": 512}}},
+    {"per_layer_config": {"5": {"head_dim": 0}}},
+    {"per_layer_config": {"53": {"head_dim": 512}}, "num_kv_shared_layers": 2},
+    {"rope_parameters": {"full_attention": {"rope_type": "proportional", "odd": 1}}},
+]
+"""Keys of Gemma 4, the first of which is at fault."""
 OF_WRAPPERS: list[Refused] = [
+    *((_GEMMA4, changes, next(iter(changes))) for changes in OF_GEMMA4),
+    (_GEMMA4, {"layer_types": _GEMMA4_TYPES[:-1]}, "layer_types has 59 entries for 60 layers"),
+    (_GEMMA4, {"num_global_key_value_heads": 5}, "not divisible by 5 key/value heads"),
+    (
+        _GEMMA4,
+        {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9},
+        "vocab_size_per_layer_input 9 is less than vocab_size 262144",
+    ),
     (_QWEN2_5, {"odd": 3}, "odd 3 is not known"),
     (_QWEN2_5, {"hidden_size": 3586}, "hidden_size 3586 is not divisible by 28 attention heads"),
     (

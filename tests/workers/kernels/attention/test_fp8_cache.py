@@ -24,6 +24,7 @@ from workers.device.tuning import PrefillTile
 from workers.kernels.attention.kv_cache import KVTarget, rotate_and_cache, write_kv
 from workers.kernels.attention.paged_decode import Launch
 from workers.layers.norm import QKNorm
+from workers.layers.rotary import RotationTable
 
 HEADS = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128)]
 KINDS: dict[str, dict[str, Any]] = {
@@ -150,7 +151,8 @@ def test_writes(*, normed: bool, dtype: torch.dtype, device: torch.device) -> No
     cached, kv_indices = unused(kv_heads, head_dim, device), torch.tensor([11, 2, 7, 0])
     target = KVTarget(kv_indices.to(device), cached.keys, cached.values, cached.scales)
     out = torch.empty_like(heads)
-    rotate_and_cache(heads, table, positions, num_heads, out, target, norm)
+    rotation = RotationTable(table, head_dim // 2)
+    rotate_and_cache(heads, rotation, positions, num_heads, out, target, norm)
     for source in (out, heads):
         new_keys, new_values = source[:4].split([num_heads, kv_heads, kv_heads], dim=1)[1:]
         expected = unused(kv_heads, head_dim, device)

@@ -11,7 +11,7 @@ from workers.kernels.attention import paged_decode
 from workers.kernels.attention.paged_decode import MAX_SPLITS, Launch, merge
 from workers.step.paged_step import PrefixParts
 
-SHAPES = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256), (20, 1, 16)]
+SHAPES = [(4, 4, 64), (4, 1, 80), (6, 2, 96), (7, 1, 128), (2, 1, 256), (20, 1, 16), (8, 1, 512)]
 
 
 def decoding(
@@ -38,7 +38,9 @@ def attend(
     return out
 
 
-@pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)", "(20, 1, 16)"}))
+@pytest.mark.parametrize(
+    "heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)", "(20, 1, 16)", "(8, 1, 512)"})
+)
 def test_decode(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
     problem = decoding([64, 1, 65, 150, 16, 33], heads, dot_dtype, device)
     assert_solved(attend(problem), problem)

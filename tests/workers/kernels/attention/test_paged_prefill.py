@@ -39,7 +39,7 @@ def attend_bidirectional(problem: PackedProblem) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)"}))
+@pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)", "(8, 1, 512)"}))
 def test_causal(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
     want = attention_needs(heads, dtype=dot_dtype, device=device.type, block_size=16)
     problem = Problem([(0, 9), (70, 1), (3, 13), (0, 1)], want)

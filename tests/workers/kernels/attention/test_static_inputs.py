@@ -58,7 +58,7 @@ LAST = 1
 def slot_table(problem: Problem, slots: int) -> SlotTable:
     tables, page = problem.step.block_tables, problem.want.block_size
     width = tables.shape[1]
-    table = SlotTable(slots, width, page, 0, tables.device, num_tables=LAST + 1)
+    table = SlotTable(slots, width, page, 0, tables.device, table_parts=(1,) * (LAST + 1))
     table.device_tables[: len(tables), LAST * width :] = tables
     return table
 
@@ -94,7 +94,7 @@ def test_static_rows(
     monkeypatch.setattr(triton, "concurrently", one_by_one)
     problem = Problem(rows, needs(device))
     table = slot_table(problem, len(rows) + 1)
-    inputs = StaticInputs(SIZE, table, 0, StaticRows(DECODE_ROWS, CHUNKS, 128))
+    inputs = StaticInputs(SIZE, table, StaticRows(DECODE_ROWS, CHUNKS, 128))
     assert inputs.has_room_for(problem.step_rows)
     load(inputs, problem.step_rows)
     queries, backend = padded_queries(problem, SIZE), TritonBackend(problem.want)
@@ -121,7 +121,7 @@ def inputs_with_prefixes(problem: Problem, backend: TritonBackend) -> StaticInpu
     assert backend.prefix_tiler is not None
     prefixes = StaticPrefixes(GROUPED_SIZE, backend.prefix_tiler)
     table = slot_table(problem, GROUPED_SIZE + 1)
-    return StaticInputs(GROUPED_SIZE, table, 0, prefixes=prefixes)
+    return StaticInputs(GROUPED_SIZE, table, prefixes=prefixes)
 
 
 @pytest.mark.usefixtures("any_saving")
