@@ -1,4 +1,4 @@
-"""What a real Prometheus sees when an engine is killed: the alert that wakes somebody up."""
+"""What a real Prometheus sees when a killed engine ends the daemon: the alert that wakes people."""
 
 import os
 import signal
@@ -13,11 +13,11 @@ from tests.e2e.daemon import running
 from tests.patience import wait_until
 
 
-def test_models_are_down_when_an_engine_was_killed(
+def test_models_are_down_when_a_killed_engine_ended_the_daemon(
     manifests: list[Manifest], tmp_path: Path
 ) -> None:
     (monitor,) = of_kind(manifests, "ServiceMonitor")
-    with running("--threads", "1") as daemon:
+    with running("--threads", "1", "--max-restarts", "0") as daemon:
         job = scrape_job(monitor, daemon.url.removeprefix("http://"))
         with running_prometheus(tmp_path, [job]) as server:
             wait_until(lambda: _down(server, manifests) == set())
