@@ -24,7 +24,7 @@ _BYTES_PER_SECOND, _FLOPS, _FP8_FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 1500e
 after another, in FP8 with pauses; causal attention of prompts."""
 
 _ITEM_BYTES, _FP4_BYTES = 2, 17 / 32
-"""Of a number in bf16, and in MXFP4, where 32 have 16 bytes and a scale."""
+"""Bytes of a number in bf16, and in MXFP4, where 32 numbers have 16 bytes and a scale."""
 
 _CASES = {case.name: case for case in GENERATION}
 _SHAPE_NOTE = re.compile(r"on shape (\S+) instead of")
