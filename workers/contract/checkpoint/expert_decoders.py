@@ -141,7 +141,7 @@ def read_phimoe(keys: ShapeKeys) -> ModelShape:
     """With its own scales of rotated dimensions, of which one is for any length here."""
     keys.spell(_LOCAL)
     keys.assume({"rope_theta": 1e6})
-    keys.ignore("input_jitter_noise")
+    keys.ignore("expert_dropout", "input_jitter_noise")
     keys.neutral({"num_experts_per_tok": (2,)})
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
     jitter = keys.read("router_jitter_noise", float, 0.01)
