@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
+from engine_core.loop.restarts import RestartLimit
 from server.daemon.groups import Group, NoRestartError, at_once, ever_later
 from server.daemon.parts import Part, Role, RunningPart, Supervised, SupervisedNode
 from server.daemon.run import RunningParts, StartError
@@ -149,12 +150,14 @@ class Supervisor:
         self._name_processes()
 
     def _group(self, parts: Sequence[Part]) -> Group:
-        model = parts[0].model
+        model, config = parts[0].model, self._config
         if parts[0].role == "batch":
             return Group(parts, ever_later())
         return Group(
             parts,
-            at_once(self._config.max_restarts),
+            at_once(
+                RestartLimit(config.max_restarts, 0 if model is None else config.startup_timeout)
+            ),
             nodes=[] if model is None else self._nodes,
             files=[own for name, own in self._files.items() if model in (None, name)],
         )

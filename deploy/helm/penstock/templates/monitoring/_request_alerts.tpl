@@ -12,7 +12,7 @@
   "expr" (printf `sum by (namespace, job) (rate(penstock_failures_total{%s}[5m])) / %s > %v` $series $answers $alerts.errorRate.share)
   "summary" "{{ $labels.job }} fails requests"
   "description" "{{ $value | humanizePercentage }} of the answers of {{ $labels.job }} are failures, by status 500 or by the end of a stream: the requests were right."
-  "runbook" "The pods' logs name every such request by its id and say why. engine_dead: an engine core was lost, or stages more often than max_restarts allows; the same log has the reason, that of kubectl logs --previous if the daemon has ended since. row_failed: the model's stages do not survive that request. The dashboard's row Refusals and errors shows which endpoint fails."
+  "runbook" "The pods' logs name every such request by its id and say why. engine_dead: an engine core was lost, or stages more often than max_restarts allows; the same log has the reason, that of kubectl logs --previous if the daemon has ended since. row_failed: that request alone cannot be computed. The dashboard's row Refusals and errors shows which endpoint fails."
 ) $scope) }}
 
 {{ include "penstock.alert" (merge (dict
