@@ -1,9 +1,10 @@
-"""One HTTP process: `python -P -m server.daemon.api_process CONFIG.json FD INDEX`.
+"""One HTTP process: `python -P -m server.daemon.api_process CONFIG.json FD INDEX RESTARTS`.
 
 CONFIG.json holds a ServerConfig; FD is a listening socket that all HTTP processes share; INDEX is
-the number of this one. The first DRAIN_SIGNAL drains, the second ends running requests; SIGHUP
-reads API keys and the certificate again. SIGTERM ends it, and with it the daemon, at once: one that
-drained beside others would have the daemon seem healthy and ill in turns.
+the number of this one, which was started RESTARTS times before. The first DRAIN_SIGNAL
+drains, the second ends running requests; SIGHUP reads API keys and the certificate again. SIGTERM
+ends it, and with it the daemon, at once: one that drained beside others would have the daemon seem
+healthy and ill in turns.
 """
 
 import asyncio
@@ -70,19 +71,32 @@ def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None)
 _KEEP_ALIVE_S = 75
 # After the drain only connections without a running request are left.
 _CLOSE_S = 2
+# Less than a liveness probe's patience: an engine may be lost, too.
+_ENGINES_S = 3.0
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn that keeps accepting after DRAIN_SIGNAL until the service has drained."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        listener: socket.socket,
+        *,
+        replaces: bool = False,
+    ) -> None:
+        """One that `replaces` another accepts once it knows the engines, which are there: until
+        then connections are the other processes', or wait."""
         super().__init__(config)
-        self._service, self._listener = service, listener
+        self._service, self._listener, self._replaces = service, listener, replaces
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept. uvicorn itself listens on no socket."""
         await super().startup(sockets=[])
+        if self._replaces:
+            await self._service.until_ready(_ENGINES_S)
         connections = self.server_state.connections
         counts = self._service.metrics.connections
         self._acceptor = Acceptor(self._listener, self._connect, connections.__len__, counts)
@@ -124,7 +138,7 @@ class DrainingServer(uvicorn.Server):
 
 
 async def serve(
-    config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int = 0
+    config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int, restarts: int
 ) -> None:
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     registry = Registry.load(config.models, all_endpoints(), default_model=config.default_model)
@@ -139,7 +153,8 @@ async def serve(
     gc.freeze()  # these objects live until the end
     gc.set_threshold(20_000, 20, 50)
     beating = lasting_task(keep_beating(), "heartbeat")
-    await DrainingServer(uvicorn_config, service, listener).serve()
+    replaces = restarts > 0
+    await DrainingServer(uvicorn_config, service, listener, replaces=replaces).serve()
     beating.cancel()
     if service.access_log is not None:
         service.access_log.close()
@@ -190,12 +205,13 @@ def _reload_on_sighup(
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
-    file, descriptor, index = sys.argv[1:]
+    file, *numbers = sys.argv[1:]
+    descriptor, index, restarts = map(int, numbers)
     config = read_config(config_file := Path(file))
     open_log("api", config.log_level)
-    listener = socket.socket(fileno=int(descriptor))
+    listener = socket.socket(fileno=descriptor)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config_file, config, listener, index=int(index)))
+        runner.run(serve(config_file, config, listener, index=index, restarts=restarts))
 
 
 if __name__ == "__main__":

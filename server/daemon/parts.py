@@ -220,11 +220,10 @@ class RunningPart(ChildProcess):
     """The process of `part`. What comes from its socket are heartbeats, and lines of its own."""
 
     def __init__(self, part: Part, restarts: int = 0) -> None:
-        """Start it. Engines and workers get the number of times that this was done before. Raises
+        """Start it. Its last argument is the number of times that this was done before. Raises
         OSError."""
         inherited = () if part.inherited_fd is None else (part.inherited_fd,)
-        counted = [] if part.model is None else [str(restarts)]
-        super().__init__([*part.command, *counted], part.environment, pass_fds=inherited)
+        super().__init__([*part.command, str(restarts)], part.environment, pass_fds=inherited)
         self.part = part
         self._silent, self._said = 0, ""
         self._stall = ""

@@ -46,6 +46,8 @@ Result = TypeVar("Result")
 # For the last answers of requests that are ended at the drain's deadline.
 _LAST_ANSWERS_S = 1.0
 
+_READY_POLL_S = 0.02
+
 _DIGITS = 10
 
 
@@ -279,6 +281,22 @@ class Service:
         for model in models:
             if model.client.info is None:
                 raise RefusalError("not_ready", f"model {model.name} is still loading")
+
+    def check_all_ready(self) -> None:
+        """Raises RefusalError unless all models are ready, and take new requests."""
+        self.check(self.registry.models)
+        for model in self.registry.models:
+            model.check_ready()
+            model.chat.check()
+
+    async def until_ready(self, seconds: float) -> None:
+        """Wait until `check_all_ready` is content, but no longer than this, or than the drain."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.draining:
+            with suppress(RefusalError):
+                self.check_all_ready()
+                return
+            await asyncio.sleep(_READY_POLL_S)
 
     def note(self, scope: Scope, record: RequestRecord) -> None:
         """Count a request that is over, and log its access."""
