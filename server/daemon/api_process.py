@@ -71,7 +71,7 @@ def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None)
 _KEEP_ALIVE_S = 75
 # After the drain only connections without a running request are left.
 _CLOSE_S = 2
-# Less than a liveness probe's patience: an engine may be lost, too.
+# Less than a liveness probe waits: an engine may be lost, too.
 _ENGINES_S = 3.0
 
 
