@@ -139,11 +139,16 @@ class MixedLoad:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[Asked] = []
         self.longest_pause = 0.0
-        self.last_update = time.monotonic()
         self._url, self._requests = url, [*requests]
+        self._updates: dict[str, float] = {}
         self._right = asyncio.run(self._ask_all())
         self._over = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def last_update(self) -> float:
+        """The time by which clients of every model have got on."""
+        return min(self._updates.values())
 
     def start(self, clients: int, seed: int) -> None:
         work = self._ask_again_and_again(clients, random.Random(seed))
@@ -195,20 +200,20 @@ class MixedLoad:
                     async for line in response.aiter_lines():
                         if line.startswith("data: "):
                             answer.add_event(line.removeprefix("data: "))
-                            last = self._note(answer, last)
+                            last = self._note(asked, answer, last)
                 else:
                     await response.aread()
                     answer.add_body(response.status_code, response.json())
-                    self._note(answer, last)
+                    self._note(asked, answer, last)
         except httpx.TransportError:
             pass
         return answer
 
-    def _note(self, answer: Answer, last: float) -> float:
+    def _note(self, asked: Asked, answer: Answer, last: float) -> float:
         """Note that an answer has come or gone on, unless it is an error."""
         if answer.error:
             return last
         now = time.monotonic()
         self.longest_pause = max(self.longest_pause, now - last)
-        self.last_update = now
+        self._updates[asked.body["model"]] = now
         return now
