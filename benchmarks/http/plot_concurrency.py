@@ -45,10 +45,10 @@ def draw(lines: dict[str, dict[int, float]], title: str, file: Path) -> None:
     below.set_xscale("log", base=2)
     below.set_xticks(ticks, [str(tick) for tick in ticks])
     below.set(xlabel="requests at once", ylabel="ms")
-    above.set(ylabel="requests/s")
+    below.set_yscale("log")
+    above.set(ylabel="requests/s", ylim=(0, None))
     above.set_title(title, fontsize=8)
     for axes in (above, below):
-        axes.set_ylim(bottom=0)
         axes.grid(visible=True, axis="y", alpha=0.3)
         axes.legend(frameon=False)
     figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix == ".svg" else None)
