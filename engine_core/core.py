@@ -26,7 +26,7 @@ from engine_core.loop.jobs import Job, JobKey
 from engine_core.loop.outbox import Outbox
 from engine_core.loop.pace import Pacer
 from engine_core.loop.reports import Statistics, Tracer
-from engine_core.loop.restarts import RestartLimit, StageLosses
+from engine_core.loop.restarts import StageLosses
 from engine_core.loop.transport import ClientSocket, Pollable
 from engine_core.messages import (
     Abort,
@@ -84,8 +84,7 @@ class EngineCore:
         # The steps whose results have not come: the batch of each, and when it was submitted.
         self._in_flight: deque[tuple[Any, float]] = deque()
         self._clock, self._say = clock, say
-        limit = RestartLimit(config.max_restarts, config.startup_timeout)
-        self._losses = StageLosses(limit, capacity.start_seconds)
+        self._losses = StageLosses(config, capacity.start_seconds)
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._decoder, self._tracer = msgspec.msgpack.Decoder(list[ToCore]), Tracer()

@@ -1,8 +1,8 @@
 """Losses of stages: how often others are started, how long that takes, and whose fault they are."""
 
-from collections import deque
 from collections.abc import Iterable
 
+from engine_core.config import EngineConfig
 from engine_core.loop.jobs import Job
 from engine_core.messages import Loss
 
@@ -19,12 +19,11 @@ class RestartLimit:
     def __init__(self, most: int, start_timeout: float = 0.0) -> None:
         """A start is a loss itself if it takes longer than `start_timeout` seconds (0: never)."""
         self._most, self._window = most, RESTART_WINDOW + most * start_timeout
-        self._times: deque[float] = deque()
+        self._times: list[float] = []
 
     def allow(self, now: float) -> bool:
         """Count a restart at the time `now`, unless there were too many."""
-        while self._times and self._times[0] <= now - self._window:
-            self._times.popleft()
+        self._times = [each for each in self._times if each > now - self._window]
         allowed = len(self._times) < self._most
         if allowed:
             self._times.append(now)
@@ -103,6 +102,7 @@ class Suspects:
 class StageLosses:
     """All that a core keeps of losses of its stages."""
 
-    def __init__(self, limit: RestartLimit, start_seconds: float) -> None:
-        self.limit, self.outage = limit, Outage(start_seconds)
+    def __init__(self, config: EngineConfig, start_seconds: float) -> None:
+        self.limit = RestartLimit(config.max_restarts, config.startup_timeout)
+        self.outage = Outage(start_seconds)
         self.suspects = Suspects()

@@ -71,32 +71,19 @@ def reload(config_file: Path, keys: ClientKeys, certificate: Certificate | None)
 _KEEP_ALIVE_S = 75
 # After the drain only connections without a running request are left.
 _CLOSE_S = 2
-# Less than a liveness probe waits: an engine may be lost, too.
-_ENGINES_S = 3.0
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn that keeps accepting after DRAIN_SIGNAL until the service has drained."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        service: Service,
-        listener: socket.socket,
-        *,
-        replaces: bool = False,
-    ) -> None:
-        """One that `replaces` another accepts once it knows the engines, which are there: until
-        then connections are the other processes', or wait."""
+    def __init__(self, config: uvicorn.Config, service: Service, listener: socket.socket) -> None:
         super().__init__(config)
-        self._service, self._listener, self._replaces = service, listener, replaces
+        self._service, self._listener = service, listener
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept. uvicorn itself listens on no socket."""
         await super().startup(sockets=[])
-        if self._replaces:
-            await self._service.until_ready(_ENGINES_S)
         connections = self.server_state.connections
         counts = self._service.metrics.connections
         self._acceptor = Acceptor(self._listener, self._connect, connections.__len__, counts)
@@ -142,7 +129,7 @@ async def serve(
 ) -> None:
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     registry = Registry.load(config.models, all_endpoints(), default_model=config.default_model)
-    service = Service(config, registry, index=index)
+    service = Service(config, registry, index=index, replaces=restarts > 0)
     uvicorn_config = _uvicorn_config(config, service)
     uvicorn_config.load()
     for log in (CONNECTION_LOG, logging.getLogger("uvicorn.error")):
@@ -153,8 +140,7 @@ async def serve(
     gc.freeze()  # these objects live until the end
     gc.set_threshold(20_000, 20, 50)
     beating = lasting_task(keep_beating(), "heartbeat")
-    replaces = restarts > 0
-    await DrainingServer(uvicorn_config, service, listener, replaces=replaces).serve()
+    await DrainingServer(uvicorn_config, service, listener).serve()
     beating.cancel()
     if service.access_log is not None:
         service.access_log.close()
@@ -205,13 +191,12 @@ def _reload_on_sighup(
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
-    file, *numbers = sys.argv[1:]
-    descriptor, index, restarts = map(int, numbers)
+    file, descriptor, index, restarts = sys.argv[1:]
     config = read_config(config_file := Path(file))
     open_log("api", config.log_level)
-    listener = socket.socket(fileno=descriptor)
+    listener = socket.socket(fileno=int(descriptor))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config_file, config, listener, index=index, restarts=restarts))
+        runner.run(serve(config_file, config, listener, index=int(index), restarts=int(restarts)))
 
 
 if __name__ == "__main__":

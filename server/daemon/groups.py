@@ -28,8 +28,9 @@ class NoRestartError(Exception):
     """Another start of lost parts is impossible. One line says why."""
 
 
-def at_once(limit: RestartLimit) -> Pause:
-    """Start again at once, as often as `limit` allows."""
+def at_once(max_restarts: int, start_timeout: float) -> Pause:
+    """Start again at once, as often as a `RestartLimit` allows."""
+    limit = RestartLimit(max_restarts, start_timeout)
     return lambda: 0.0 if limit.allow(time.monotonic()) else None
 
 

@@ -87,7 +87,7 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
     async with running_parts(engine_parts([model], directory)) as parts:
         client = EngineClient(model.engine.client_endpoint)
         try:
-            await client.start()
+            client.start()
             await parts.until(client.wait_ready(), START_SECONDS)
             yield RunningEngine(client, model)
         finally:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from engine_core.loop.restarts import RestartLimit
 from server.daemon.groups import Group, NoRestartError, at_once, ever_later
 from server.daemon.parts import Part, Role, RunningPart, Supervised, SupervisedNode
 from server.daemon.run import RunningParts, StartError
@@ -155,9 +154,7 @@ class Supervisor:
             return Group(parts, ever_later())
         return Group(
             parts,
-            at_once(
-                RestartLimit(config.max_restarts, 0 if model is None else config.startup_timeout)
-            ),
+            at_once(config.max_restarts, config.startup_timeout if model else 0.0),
             nodes=[] if model is None else self._nodes,
             files=[own for name, own in self._files.items() if model in (None, name)],
         )

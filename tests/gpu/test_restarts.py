@@ -46,7 +46,7 @@ async def supervised(model: ServedModel, directory: Path) -> AsyncGenerator[Engi
     engine = msgspec.structs.replace(model.engine, max_restarts=9)
     model = msgspec.structs.replace(model, engine=engine)
     client = EngineClient(model.engine.client_endpoint, returns=True)
-    await client.start()
+    client.start()
 
     async def until_ready() -> None:
         await client.wait_ready()
