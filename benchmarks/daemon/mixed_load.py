@@ -140,15 +140,16 @@ class MixedLoad:
         self.wrong: list[Asked] = []
         self.longest_pause = 0.0
         self._url, self._requests = url, [*requests]
-        self._updates: dict[str, float] = {}
+        self.last_update = time.monotonic()
+        self._open: dict[Answer, float] = {}
         self._right = asyncio.run(self._ask_all())
         self._over = False
         self._thread: threading.Thread | None = None
 
     @property
-    def last_update(self) -> float:
-        """The time by which clients of every model have got on."""
-        return min(self._updates.values())
+    def oldest_update(self) -> float:
+        """The time since which each open request has begun or got on."""
+        return min([*self._open.values()], default=time.monotonic())
 
     def start(self, clients: int, seed: int) -> None:
         work = self._ask_again_and_again(clients, random.Random(seed))
@@ -194,26 +195,29 @@ class MixedLoad:
 
     async def _answer(self, client: httpx.AsyncClient, asked: Asked) -> Answer:
         answer, last = Answer(), time.monotonic()
+        self._open[answer] = last
         try:
             async with client.stream("POST", asked.path, json=asked.body) as response:
                 if response.headers["content-type"].startswith("text/event-stream"):
                     async for line in response.aiter_lines():
                         if line.startswith("data: "):
                             answer.add_event(line.removeprefix("data: "))
-                            last = self._note(asked, answer, last)
+                            last = self._note(answer, last)
                 else:
                     await response.aread()
                     answer.add_body(response.status_code, response.json())
-                    self._note(asked, answer, last)
+                    self._note(answer, last)
         except httpx.TransportError:
             pass
+        finally:
+            del self._open[answer]
         return answer
 
-    def _note(self, asked: Asked, answer: Answer, last: float) -> float:
+    def _note(self, answer: Answer, last: float) -> float:
         """Note that an answer has come or gone on, unless it is an error."""
         if answer.error:
             return last
         now = time.monotonic()
         self.longest_pause = max(self.longest_pause, now - last)
-        self._updates[asked.body["model"]] = now
+        self.last_update = self._open[answer] = now
         return now

@@ -18,7 +18,7 @@ from threading import Timer
 import httpx
 import pytest
 
-from benchmarks.daemon.chaos import lose, unexpected, until_ready
+from benchmarks.daemon.chaos import lose, unexpected, until_ready, until_updates
 from benchmarks.daemon.mixed_load import MIXED, MixedLoad
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Asking, Daemon, metric, running
@@ -45,7 +45,7 @@ def kill_again_and_again(
         if lost is not None and (number % 3 or drawn.random() < 0.5):
             time.sleep(0.3)
             until_ready(daemon.url, lost)
-            wait_until(lambda lost=lost: load.last_update > lost)
+            until_updates(load, lost)
         time.sleep(drawn.uniform(0.1, 2.0))
 
 
