@@ -16,7 +16,7 @@ from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInpu
 from workers.contract.model_config import AttentionKind
 from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.heads.base import HeadResult
-from workers.heads.encoder_head import encoder_head
+from workers.heads.encoder_head import encoder_head, pooling_modes
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.layers.linear import pad_rows
 from workers.layers.rotary import RotaryEmbedding
@@ -151,9 +151,10 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         config, model = worker.execution, loaded.model
         self.attention = stage_attention(config, model, backends, {}, self.placement)
         self._head = encoder_head(config, model)
+        self._modes = pooling_modes(config) if self.last else ()
 
     def prepare(self, message: EncodeStep) -> PackedStep:
-        return PackedStep.of(message, self.device)
+        return PackedStep.of(message, self.device, self._modes)
 
     def forward(self, prepared: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
         return forward(self._model, prepared, hidden, self.attention.over(prepared))
