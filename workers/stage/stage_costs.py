@@ -173,11 +173,11 @@ def _encoder_seconds(
 ) -> tuple[list[float], list[float]]:
     """The time of each part in a decode step, which an encoder has not, and in a step of texts."""
     model, runner = loaded.model, EncodeRunner(worker, loaded, backends)
-    step = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
-    attention = runner.attention.over(step)
+    prepared = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
+    step, attention = prepared.tensors, runner.attention.over(prepared.tensors)
 
     def head(hidden: torch.Tensor) -> None:
-        runner.run_head(step, forward(model, step, hidden, attention))
+        runner.run_head(prepared, forward(model, step, hidden, attention))
 
     prompts = _seconds(model, step, attention, head, watch)
     return [0.0 for _ in prompts], prompts

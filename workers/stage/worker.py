@@ -128,7 +128,8 @@ def _serve(
     num_blocks = _answer(engine, AllocateKV).num_blocks
     needed = num_blocks * announcement.kv_block_bytes
     setting = execution.setting
-    remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
+    if execution.model.has_kv_cache:
+        remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
     with explained("allocating the KV cache", remedy, needed):
         runner = _runner(config, loaded, backends, num_blocks, links)
     phases.end("KV cache")

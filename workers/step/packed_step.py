@@ -1,6 +1,6 @@
 """An encode step as a stage's layers see it: whole texts, packed, as tensors on its device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -16,6 +16,9 @@ from workers.step.rows import IntArray, offsets, padded
 SINGLES: frozenset[PoolingMode] = frozenset({"cls", "lasttoken"})
 """Modes of pooling that take one token of a row."""
 
+Place = Callable[[Mapping[str, npt.NDArray[Any]]], dict[str, torch.Tensor]]
+"""Puts arrays on a device, by their names in `PackedStep`, or of outputs and modes."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedStep:
@@ -24,8 +27,7 @@ class PackedStep:
     tokens          int64[T'], with T' >= T: see `padded`.
     positions       int64[T'].
     query_starts    int32[R + 1].
-    row_lens        int32[R].
-    query_lens      int32[R], the same as a NumPy array, for planning without a read-back.
+    query_lens      int32[R], a NumPy array, for planning without a read-back.
     token_types     int64[T'], or None where all are 0.
     unpooled_lens   int32[R], or None where all are 0: how many of each row's first tokens are not
                     pooled, fewer than the row has.
@@ -40,7 +42,6 @@ class PackedStep:
     tokens: torch.Tensor
     positions: torch.Tensor
     query_starts: torch.Tensor
-    row_lens: torch.Tensor
     query_lens: IntArray
     token_types: torch.Tensor | None = None
     unpooled_lens: torch.Tensor | None = None
@@ -55,32 +56,21 @@ class PackedStep:
 
     @classmethod
     def of(
-        cls, message: EncodeStep, device: torch.device, modes: Sequence[PoolingMode] = ()
+        cls,
+        message: EncodeStep,
+        device: torch.device,
+        modes: Sequence[PoolingMode] = (),
+        place: Place | None = None,
     ) -> Self:
-        """Computed flat with NumPy on the CPU, then sent to the device in one copy. `modes` are how
-        the head pools."""
+        """Computed flat with NumPy on the CPU, then sent to the device in one copy, or by `place`.
+        `modes` are how the head pools."""
         query_lens = np.frombuffer(bytearray(message.query_lens), np.int32)  # torch writes to it
-        query_starts = offsets(query_lens)
-        total = int(query_starts[-1])
-        positions = np.arange(total) - np.repeat(query_starts[:-1], query_lens)
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "tokens": padded(np.frombuffer(message.tokens, np.int32), device),
-            "positions": padded(positions, device),
-            "query_starts": query_starts,
-            "row_lens": query_lens,
-        }
-        if message.token_types:
-            types = np.frombuffer(message.token_types, np.uint8)
-            arrays["token_types"] = padded(types, device)
-        if message.unpooled_lens:
-            arrays["unpooled_lens"] = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
-        for output, rows in message.requested.items():
-            arrays[output] = np.flatnonzero(np.repeat(np.frombuffer(rows, np.bool_), query_lens))
         singles: list[PoolingMode] = [mode for mode in modes if mode in SINGLES]
-        for mode in singles:
-            tokens = pooled_tokens(mode, query_starts, arrays.get("unpooled_lens"))
-            arrays[mode] = padded(tokens, device)
-        tensors = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
+        arrays = _arrays(message, query_lens, singles, device)
+        if place is not None:
+            tensors = place(arrays)
+        else:
+            tensors = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
         requested: dict[TokenOutput, torch.Tensor] = {
             output: tensors.pop(output) for output in message.requested
         }
@@ -99,14 +89,35 @@ class PackedStep:
         )
 
     @property
+    def row_lens(self) -> torch.Tensor:
+        """int32[R], the same as `query_lens`."""
+        return self.query_starts.diff()
+
+    @property
     def num_tokens(self) -> int:
         """T, without padding."""
         return int(self.query_lens.sum())
 
 
-def pooled_tokens(mode: PoolingMode, starts: IntArray, unpooled: IntArray | None) -> IntArray:
-    """The token of each row that "cls" or "lasttoken" takes, int32[R]: the first behind those
-    `unpooled`, or the last."""
-    if mode == "lasttoken":
-        return starts[1:] - 1
-    return starts[:-1] if unpooled is None else starts[:-1] + unpooled
+def _arrays(
+    message: EncodeStep, query_lens: IntArray, singles: Sequence[PoolingMode], device: torch.device
+) -> dict[str, npt.NDArray[Any]]:
+    """What a step has on its device, as for `Place`."""
+    query_starts, unpooled = offsets(query_lens), 0
+    positions = np.arange(int(query_starts[-1])) - np.repeat(query_starts[:-1], query_lens)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "tokens": padded(np.frombuffer(message.tokens, np.int32), device),
+        "positions": padded(positions, device),
+        "query_starts": query_starts,
+    }
+    if message.token_types:
+        arrays["token_types"] = padded(np.frombuffer(message.token_types, np.uint8), device)
+    if message.unpooled_lens:
+        unpooled = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
+        arrays["unpooled_lens"] = unpooled
+    for output, rows in message.requested.items():
+        arrays[output] = np.flatnonzero(np.repeat(np.frombuffer(rows, np.bool_), query_lens))
+    for mode in singles:
+        tokens = query_starts[:-1] + unpooled if mode == "cls" else query_starts[1:] - 1
+        arrays[mode] = padded(tokens, device)
+    return arrays
