@@ -33,8 +33,8 @@ and the next: padding is at most an eighth of a larger step. Not measured yet, n
 """
 
 TEXT_GRAPH_MEAN_LENS = {"short": (4, 1), "medium": (32, 1024), "long": (256, 4096)}
-"""Of each kind the least mean length of the texts for which a captured step has rows, and the
-fewest tokens of the step. A row costs little unless there are thousands."""
+"""By kind, the least mean length of the texts for which a captured step has rows, and the fewest
+tokens of the step. A row costs little unless there are thousands."""
 
 TEXT_GRAPH_GRID, TEXT_GRAPH_FACTOR = 1 << 17, 16
 """Rows times the longest text of a captured step are at most so many tokens, or so many times the

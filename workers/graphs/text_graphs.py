@@ -30,7 +30,7 @@ from workers.device.tuning import (
 )
 from workers.graphs.captured_step import FullGraph, GraphPool, Graphs, GraphSizes
 from workers.models.base import StageModel
-from workers.step.packed_step import SINGLES, PackedStep
+from workers.step.packed_step import ONE_TOKEN_MODES, PackedStep
 from workers.step.rows import IntArray
 
 
@@ -49,12 +49,12 @@ class StaticTexts:
         """`shape` is (size, rows, longest). With `types` tokens have them. `modes` are how the head
         pools."""
         self.size, self.rows, self.longest = shape
-        single = modes[0] if len(modes) == 1 and modes[0] in SINGLES else None
-        self._all_read = single is None
+        one_token = modes[0] if len(modes) == 1 and modes[0] in ONE_TOKEN_MODES else None
+        self._all_read = one_token is None
         names = ["tokens", "positions", *(["token_types"] if types else [])]
         nothing: dict[str, npt.NDArray[Any]] = dict.fromkeys(names, np.zeros(self.size, np.int64))
-        if single is not None:
-            nothing[single] = np.zeros(self.rows, np.int64)
+        if one_token is not None:
+            nothing[one_token] = np.zeros(self.rows, np.int64)
         nothing["query_starts"] = np.zeros(self.rows + 1, np.int32)
         self._nothing, arrays = nothing, [*nothing.values()]
         self._buffer = pin(arrays).to(device)
@@ -64,7 +64,7 @@ class StaticTexts:
             *(own["tokens"], own["positions"], own["query_starts"]),
             query_lens=np.diff(ends).astype(np.int32),
             token_types=own.get("token_types"),
-            read=None if single is None else own[single],
+            read=None if one_token is None else own[one_token],
         )
 
     def has_room_for(self, total: int, lens: IntArray, longest: int, *, all_read: bool) -> bool:

@@ -13,7 +13,7 @@ from workers.contract.model_config import PoolingMode, TokenOutput
 from workers.device.transfer import to_device
 from workers.step.rows import IntArray, offsets, padded
 
-SINGLES: frozenset[PoolingMode] = frozenset({"cls", "lasttoken"})
+ONE_TOKEN_MODES: frozenset[PoolingMode] = frozenset({"cls", "lasttoken"})
 """Modes of pooling that take one token of a row."""
 
 Place = Callable[[Mapping[str, npt.NDArray[Any]]], dict[str, torch.Tensor]]
@@ -65,8 +65,8 @@ class PackedStep:
         """Computed flat with NumPy on the CPU, then sent to the device in one copy, or by `place`.
         `modes` are how the head pools."""
         query_lens = np.frombuffer(bytearray(message.query_lens), np.int32)  # torch writes to it
-        singles: list[PoolingMode] = [mode for mode in modes if mode in SINGLES]
-        arrays = _arrays(message, query_lens, singles, device)
+        one_token: list[PoolingMode] = [mode for mode in modes if mode in ONE_TOKEN_MODES]
+        arrays = _arrays(message, query_lens, one_token, device)
         if place is not None:
             tensors = place(arrays)
         else:
@@ -74,8 +74,8 @@ class PackedStep:
         requested: dict[TokenOutput, torch.Tensor] = {
             output: tensors.pop(output) for output in message.requested
         }
-        pooled: dict[PoolingMode, torch.Tensor] = {mode: tensors.pop(mode) for mode in singles}
-        alone = len(modes) == len(singles) == 1 and not requested
+        pooled: dict[PoolingMode, torch.Tensor] = {mode: tensors.pop(mode) for mode in one_token}
+        alone = len(modes) == len(one_token) == 1 and not requested
         attended = None
         if message.unattended_lens:
             attended = query_lens - np.frombuffer(message.unattended_lens, np.int32)
@@ -84,7 +84,7 @@ class PackedStep:
             requested=requested,
             attended_lens=attended,
             pooled=pooled,
-            read=pooled[singles[0]] if alone else None,
+            read=pooled[one_token[0]] if alone else None,
             **tensors,
         )
 
@@ -100,7 +100,10 @@ class PackedStep:
 
 
 def _arrays(
-    message: EncodeStep, query_lens: IntArray, singles: Sequence[PoolingMode], device: torch.device
+    message: EncodeStep,
+    query_lens: IntArray,
+    one_token: Sequence[PoolingMode],
+    device: torch.device,
 ) -> dict[str, npt.NDArray[Any]]:
     """What a step has on its device, as for `Place`."""
     query_starts, unpooled = offsets(query_lens), 0
@@ -117,7 +120,7 @@ def _arrays(
         arrays["unpooled_lens"] = unpooled
     for output, rows in message.requested.items():
         arrays[output] = np.flatnonzero(np.repeat(np.frombuffer(rows, np.bool_), query_lens))
-    for mode in singles:
+    for mode in one_token:
         tokens = query_starts[:-1] + unpooled if mode == "cls" else query_starts[1:] - 1
         arrays[mode] = padded(tokens, device)
     return arrays
