@@ -93,6 +93,11 @@ def _pool(hidden: torch.Tensor, step: PackedStep, mode: PoolingMode) -> torch.Te
             return states[: len(step.query_lens)].float()
         case "max":
             return _max(hidden, step)
+        case _ if hidden.is_cuda:
+            # Imported here, because a machine without a GPU may have no Triton.
+            from workers.kernels.pooling import average  # noqa: PLC0415
+
+            return average(hidden, step.query_starts, step.unpooled_lens, mode)
         case "mean":
             return _sums(hidden, step) / _num_pooled(step)
         case "mean_sqrt_len_tokens":

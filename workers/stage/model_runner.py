@@ -221,9 +221,10 @@ class EncodeRunner(ModelRunner[EncodeStep, EncodeInput]):
 
 
 def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
-    """Two rows of unequal length, then one short row."""
+    """Two rows of unequal length, the same with prompts, then one short row."""
     length = max(1, min(MAX_TOKENS, config.max_model_len, config.max_step_tokens // 2))
-    return [step_of_texts(lens) for lens in ([length, max(1, length // 2)], [1])]
+    two = step_of_texts([length, max(1, length // 2)])
+    return [two, replace(two, unpooled_lens=_zeros(2)), step_of_texts([1])]
 
 
 def step_of_texts(lens: Sequence[int]) -> EncodeStep:
