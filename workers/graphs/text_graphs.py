@@ -4,10 +4,10 @@ A captured step has room for a number of tokens, of rows, and for a longest text
 last text are in no row, and rows behind it have none. Heads are not captured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class StaticTexts:
             read=None if one_token is None else own[one_token],
         )
 
-    def has_room_for(self, total: int, lens: IntArray, longest: int, *, all_read: bool) -> bool:
+    def has_room_for(self, total: int, lens: IntArray, longest: int, all_read: bool) -> bool:
         """Whether it holds `total` tokens in rows of these `lens`. `all_read`: all final states."""
         fits = total <= self.size and len(lens) <= self.rows and longest <= self.longest
         return fits and (self._all_read or not all_read)
@@ -110,15 +110,13 @@ class TextGraphs(Graphs):
         """The graph with the fewest tokens, and then rows, that has room for a step."""
         lens = np.frombuffer(message.query_lens, np.int32)
         total, longest, all_read = int(lens.sum()), int(lens.max()), bool(message.requested)
-        found: TextGraph | None = None
-        for graphs in (self.long, self.medium, self.short):
-            for graph in graphs:
-                if found is not None and graph.inputs.size >= found.inputs.size:
-                    break
-                if graph.inputs.has_room_for(total, lens, longest, all_read=all_read):
-                    found = graph
-                    break
-        return found
+
+        def first(graphs: list[TextGraph]) -> Iterator[TextGraph]:
+            fit = (g for g in graphs if g.inputs.has_room_for(total, lens, longest, all_read))
+            return islice(fit, 1)
+
+        found = chain(first(self.long), first(self.medium), first(self.short))
+        return min(found, key=lambda graph: graph.inputs.size, default=None)
 
     def drop_slow(self, watch: Stopwatch) -> None:
         """Drop those too whose launches one by one would be hidden behind the device's work."""
