@@ -32,9 +32,9 @@ TEXT_GRAPH_RUNGS, TEXT_GRAPH_LEAST_STRIDE = 8, 32
 and the next: padding is at most an eighth of a larger step. Not measured yet, nor are those below.
 """
 
-TEXT_GRAPH_MEAN_LENS = {"short": (4, 1), "medium": (32, 1024), "long": (256, 4096)}
-"""By kind, the least mean length of the texts for which a captured step has rows, and the fewest
-tokens of the step. A row costs little unless there are thousands."""
+TEXT_GRAPH_MEAN_LENS = {4: 1, 8: 4096, 16: 1024, 32: 4096, 64: 1024, 256: 4096}
+"""By the least mean length of the texts for which a captured step has rows: the fewest tokens of
+the step. A row that is not used costs each head a block of threads in kernels of attention."""
 
 TEXT_GRAPH_GRID, TEXT_GRAPH_FACTOR = 1 << 17, 16
 """Rows times the longest text of a captured step are at most so many tokens, or so many times the

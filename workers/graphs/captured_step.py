@@ -159,8 +159,7 @@ class Graphs:
     def drop_slow(self, watch: Stopwatch) -> None:
         """Keep those that no larger graph of their kind clearly outruns."""
         for kind, graphs in self._kinds.items():
-            kept = without_slow(graphs, lambda graph: watch.seconds(graph.replay))
-            setattr(self, kind, kept)
+            self._kinds[kind] = without_slow(graphs, lambda graph: watch.seconds(graph.replay))
 
 
 def without_slow(

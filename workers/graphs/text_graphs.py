@@ -4,8 +4,8 @@ A captured step has room for a number of tokens, of rows, and for a longest text
 last text are in no row, and rows behind it have none. Heads are not captured.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -31,7 +31,6 @@ from workers.device.tuning import (
 from workers.graphs.captured_step import FullGraph, GraphPool, Graphs, GraphSizes
 from workers.models.base import StageModel
 from workers.step.packed_step import ONE_TOKEN_MODES, PackedStep
-from workers.step.rows import IntArray
 
 
 class StaticTexts:
@@ -67,9 +66,9 @@ class StaticTexts:
             read=None if one_token is None else own[one_token],
         )
 
-    def has_room_for(self, total: int, lens: IntArray, longest: int, all_read: bool) -> bool:
-        """Whether it holds `total` tokens in rows of these `lens`. `all_read`: all final states."""
-        fits = total <= self.size and len(lens) <= self.rows and longest <= self.longest
+    def has_room_for(self, rows: int, longest: int, all_read: bool) -> bool:
+        """Whether it holds such rows of tokens that fit. `all_read`: all final states are."""
+        fits = rows <= self.rows and longest <= self.longest
         return fits and (self._all_read or not all_read)
 
     def place(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
@@ -97,35 +96,41 @@ class StaticTexts:
 TextGraph = FullGraph[StaticTexts]
 
 
-@dataclass
 class TextGraphs(Graphs):
-    """The captured steps of an encoder's stage, each list by rising tokens. Those of a kind have
-    rows for texts of its mean length."""
+    """The captured steps of an encoder's stage. A kind has rows for texts of a mean length, by
+    which it is called."""
 
-    short: list[TextGraph] = field(default_factory=list[TextGraph])
-    medium: list[TextGraph] = field(default_factory=list[TextGraph])
-    long: list[TextGraph] = field(default_factory=list[TextGraph])
+    def __init__(self) -> None:
+        for mean in TEXT_GRAPH_MEAN_LENS:
+            self._kinds[_kind(mean)] = []
 
     def select(self, message: EncodeStep) -> TextGraph | None:
         """The graph with the fewest tokens, and then rows, that has room for a step."""
         lens = np.frombuffer(message.query_lens, np.int32)
         total, longest, all_read = int(lens.sum()), int(lens.max()), bool(message.requested)
-
-        def first(graphs: list[TextGraph]) -> Iterator[TextGraph]:
-            fit = (g for g in graphs if g.inputs.has_room_for(total, lens, longest, all_read))
-            return islice(fit, 1)
-
-        found = chain(first(self.long), first(self.medium), first(self.short))
-        return min(found, key=lambda graph: graph.inputs.size, default=None)
+        found: list[TextGraph] = []
+        for graphs in reversed(vars(self).values()):
+            start = bisect_left(graphs, total, key=_tokens)
+            fit = (g for g in graphs[start:] if g.inputs.has_room_for(len(lens), longest, all_read))
+            found += islice(fit, 1)
+        return min(found, key=_tokens, default=None)
 
     def drop_slow(self, watch: Stopwatch) -> None:
         """Drop those too whose launches one by one would be hidden behind the device's work."""
-        graphs = sorted(chain(self.short, self.medium, self.long), key=lambda own: own.inputs.size)
+        graphs: list[TextGraph] = sorted(chain(*vars(self).values()), key=_tokens)
         launching = min([graph.launch_seconds() for graph in graphs[:3]], default=0.0)
         for kind, own in self._kinds.items():
             most = LAUNCHES_MATTER * launching
-            setattr(self, kind, [graph for graph in own if watch.seconds(graph.replay) < most])
+            self._kinds[kind] = [graph for graph in own if watch.seconds(graph.replay) < most]
         super().drop_slow(watch)
+
+
+def _kind(mean: int) -> str:
+    return f"of_{mean}"
+
+
+def _tokens(graph: TextGraph) -> int:
+    return graph.inputs.size
 
 
 def text_graph_sizes(most_tokens: int, most_len: int) -> GraphSizes:
@@ -137,14 +142,14 @@ def text_graph_sizes(most_tokens: int, most_len: int) -> GraphSizes:
         stride = max(TEXT_GRAPH_LEAST_STRIDE, power // TEXT_GRAPH_RUNGS)
         sizes.append(min(sizes[-1] + stride, most_tokens))
     return {
-        kind: [size for size in sizes[1:] if size >= least and -(-size // mean) * most_len >= size]
-        for kind, (mean, least) in TEXT_GRAPH_MEAN_LENS.items()
+        _kind(mean): [size for size in sizes[1:] if size >= least and mean <= most_len]
+        for mean, least in TEXT_GRAPH_MEAN_LENS.items()
     }
 
 
-def text_shape(size: int, kind: str, most_len: int) -> tuple[int, int, int]:
+def text_shape(size: int, mean: int, most_len: int) -> tuple[int, int, int]:
     """Tokens, rows, and the longest text of a captured step."""
-    rows = -(-size // TEXT_GRAPH_MEAN_LENS[kind][0])
+    rows = -(-size // mean)
     grid = max(TEXT_GRAPH_FACTOR * size, TEXT_GRAPH_GRID)
     return size, rows, min(most_len, size, grid // rows)
 
@@ -169,13 +174,13 @@ def capture_texts(
     hidden_in = None if share.first else hidden_like.expand(most, -1).contiguous()
     hidden_out = hidden_like.new_empty(most, width)
 
-    def capture(kind: str, size: int) -> TextGraph:
-        shape = text_shape(size, kind, config.max_model_len)
+    def capture(mean: int, size: int) -> TextGraph:
+        shape = text_shape(size, mean, config.max_model_len)
         inputs = StaticTexts(shape, modes, hidden_like.device, types=types)
         own = None if hidden_in is None else hidden_in[:size]
         graph = TextGraph(inputs, model, attention, own)
         graph.hidden_out = hidden_out
         return graph.capture(pool)
 
-    graphs.capture(sizes, {kind: partial(capture, kind) for kind in sizes})
+    graphs.capture(sizes, {_kind(mean): partial(capture, mean) for mean in TEXT_GRAPH_MEAN_LENS})
     return graphs

@@ -1,5 +1,6 @@
 """Which steps of texts are captured, and which one a step takes."""
 
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from workers.device.timing import Stopwatch
+from workers.device.tuning import TEXT_GRAPH_MEAN_LENS
 from workers.graphs.text_graphs import StaticTexts, TextGraphs, text_graph_sizes, text_shape
 from workers.stage.model_runner import step_of_texts
 
@@ -17,20 +19,22 @@ pytestmark = pytest.mark.usefixtures("pinned_anywhere")
 def graphs_of(sizes: dict[str, list[int]], most_len: int) -> TextGraphs:
     """Graphs as far as it matters for which steps they are taken."""
 
-    def graph(kind: str, size: int) -> Any:
-        inputs = StaticTexts(text_shape(size, kind, most_len), (), torch.device("cpu"), types=False)
+    def graph(mean: int, size: int) -> Any:
+        inputs = StaticTexts(text_shape(size, mean, most_len), (), torch.device("cpu"), types=False)
         return SimpleNamespace(inputs=inputs)
 
-    return TextGraphs(**{kind: [graph(kind, size) for size in own] for kind, own in sizes.items()})
+    graphs = TextGraphs()
+    graphs.capture(sizes, {f"of_{mean}": partial(graph, mean) for mean in TEXT_GRAPH_MEAN_LENS})
+    return graphs
 
 
 @pytest.mark.parametrize(
     ("lens", "size", "rows"),
     [
         ([512] * 32, 16_384, 64),
-        ([128] * 128, 16_384, 512),
+        ([128] * 128, 16_384, 256),
         ([32] * 512, 16_384, 512),
-        ([12] * 1000, 12_288, 3072),
+        ([12] * 1000, 12_288, 1536),
         ([3], 32, 8),
         ([9] * 8, 96, 24),
         ([512] + [30] * 400, 13_312, 416),
@@ -54,11 +58,12 @@ def test_which_step_is_taken(lens: list[int], size: int | None, rows: int | None
 @pytest.mark.parametrize("most_len", [128, 512, 8192])
 def test_the_ladder(most: int, most_len: int) -> None:
     for kind, sizes in text_graph_sizes(most, most_len).items():
+        mean = int(kind.removeprefix("of_"))
         assert sizes == sorted(set(sizes))
         assert not sizes or sizes[-1] == most
-        assert kind != "short" or sizes
+        assert mean > 4 or sizes
         for size in sizes:
-            tokens, rows, longest = text_shape(size, kind, most_len)
+            tokens, rows, longest = text_shape(size, mean, most_len)
             assert tokens == size <= rows * longest
             assert longest <= most_len
         for one, other in pairwise(sizes):
@@ -75,7 +80,9 @@ def test_steps_that_hide_their_launches_have_no_graph(monkeypatch: pytest.Monkey
             launch_seconds=lambda: 0.1 + size,
         )
 
-    short = [timed(size, 0.7 * size) for size in (1, 5, 12, 14)]
-    graphs = TextGraphs(short=short, long=[timed(3, 0.1)])
+    graphs = TextGraphs()
+    vars(graphs)["of_4"] = [timed(size, 0.7 * size) for size in (1, 5, 12, 14)]
+    vars(graphs)["of_64"] = [timed(3, 0.1)]
     graphs.drop_slow(Stopwatch(torch.device("cuda")))
-    assert graphs.sizes() == {"short": [1, 5, 12], "medium": [], "long": [3]}
+    kept = {kind: sizes for kind, sizes in graphs.sizes().items() if sizes}
+    assert kept == {"of_4": [1, 5, 12], "of_64": [3]}

@@ -22,6 +22,7 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import PoolingConfig, PoolingMode
 from workers.graphs import text_graphs
 from workers.graphs.captured_step import FullGraph
+from workers.graphs.text_graphs import TextGraphs
 from workers.stage.model_runner import step_of_texts
 from workers.step.packed_step import PackedStep
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("pinned_anywhere")
 FAMILIES = """bert bert_label bert_words xlm_roberta xlm_roberta_label mpnet albert electra
 embedding_gemma llama qwen2_windows ministral3 modernbert modernbert_labels eurobert_late
 eurobert_bos deberta gte_segments jina nomicbert distilbert_label""".split()
-SIZES = {"short": [32, 64, 384], "medium": [], "long": []}
+SIZES = TextGraphs().sizes() | {"of_4": [32, 64, 384]}
 
 
 class Pool:
