@@ -185,8 +185,10 @@ class Engine:
         self.clients = FakeClients()
 
         def new_runner() -> SimulatedEncoder | SimulatedPipeline:
+            if not num_blocks:
+                return SimulatedEncoder()
             if task == "embed":
-                return SimulatedEmbedder() if num_blocks else SimulatedEncoder()
+                return SimulatedEmbedder()
             sizes = num_blocks, execution.block_size, execution.max_running
             return SimulatedPipeline(SimulatedModel(*sizes))
 
