@@ -126,10 +126,10 @@ def _serve(
     announcement = _announcement(config, loaded, backends, links)
     engine.send(announcement)
     num_blocks = _answer(engine, AllocateKV).num_blocks
-    needed = num_blocks * announcement.kv_block_bytes
     setting = execution.setting
-    remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
-    with explained("allocating the KV cache", remedy, needed):
+    if execution.model.has_kv_cache:
+        remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
+    with explained("allocating the KV cache", remedy, num_blocks * announcement.kv_block_bytes):
         runner = _runner(config, loaded, backends, num_blocks, links)
     phases.end("KV cache")
     with explained("warming up", remedy):
