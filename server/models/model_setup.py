@@ -3,6 +3,7 @@
 Defaults come from `server/settings/defaults.py`.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, each, stop
 from workers.contract.checkpoint.folder_files import converted, optional, read_config
 from workers.contract.config import (
+    HOLDER_BYTES,
     AskedTask,
     Dtype,
     ExecutionConfig,
@@ -47,6 +49,8 @@ from workers.contract.reranking import RerankConfig, RerankTemplate, template_of
 from workers.contract.token_sampling import TokenSampling
 
 _GIB = 1 << 30
+
+_logger = logging.getLogger(__name__)
 
 
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
@@ -96,6 +100,8 @@ def set_up_model(
     _check_transport(execution)
     if execution.device_type != "cpu":
         shares = _memory_shares(execution, options, heads)
+        keeps = _keeps_weights(execution, options, heads, shares)
+        execution = msgspec.structs.replace(execution, keeps_weights=keeps)
         if not options.kv_cache_memory:
             execution = msgspec.structs.replace(execution, memory_shares=shares)
     elif model.has_kv_cache and not options.kv_cache_memory:
@@ -254,6 +260,33 @@ def _memory_shares(
                 "bits",
             )
     return shares
+
+
+_HOLDERS_ROOM = 8 * HOLDER_BYTES
+"""With fewer bytes of a stage's share beside its weights and buffers there is no holder."""
+
+
+def _keeps_weights(
+    execution: ExecutionConfig,
+    options: EngineOptions,
+    heads: WeightHeads | None,
+    shares: Sequence[int],
+) -> bool:
+    """Whether holders keep the weights for stages that are started again. Weights that are
+    quantised when they are loaded would be there twice."""
+    quantization = execution.model.quantization
+    converts = quantization is not None and not quantization.stored
+    if not options.max_restarts or options.cluster or converts:
+        return False
+    for stage, weights in enumerate(weight_bytes(execution, heads)):
+        if shares[stage] - weights - execution.activation_bytes(stage) < _HOLDERS_ROOM:
+            _logger.warning(
+                "a lost stage of %s will load its weights anew: stage %d has less than %.0f GiB of "
+                "its memory share beside them, too little for a process that keeps them",
+                *(execution.name, stage, _HOLDERS_ROOM / _GIB),
+            )
+            return False
+    return True
 
 
 def _threads(nodes: Sequence[int], hosts: Sequence[Host], *, on_cpu: bool) -> int:

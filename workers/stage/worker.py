@@ -31,6 +31,7 @@ from workers.links.transport import Links, PipelineError, connect
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
 from workers.stage.model_runner import EncodeRunner, attention_needs
 from workers.stage.stage import QueuedSender, ResultSender, Stage
+from workers.weights.held import ask_for_weights
 from workers.weights.loader import LoadedModel, load_model
 
 if TYPE_CHECKING:
@@ -121,8 +122,9 @@ def _serve(
     share = _answer(engine, Share)
     phases.end("costs of layers")
     with explained("loading the weights", "use a smaller model"):
-        loaded = load_model(config, share)
-    phases.end("weights")
+        held = ask_for_weights(config, share, context) if execution.keeps_weights else None
+        loaded = load_model(config, share, held)
+    phases.end("weights" if held is None or held.seconds else "weights mapped")
     announcement = _announcement(config, loaded, backends, links)
     engine.send(announcement)
     num_blocks = _answer(engine, AllocateKV).num_blocks
