@@ -99,11 +99,7 @@ def set_up_model(
     execution = msgspec.structs.replace(execution, max_priority_wait=limits.max_priority_wait)
     _check_transport(execution)
     if execution.device_type != "cpu":
-        shares = _memory_shares(execution, options, heads)
-        keeps = _keeps_weights(execution, options, heads, shares)
-        execution = msgspec.structs.replace(execution, keeps_weights=keeps)
-        if not options.kv_cache_memory:
-            execution = msgspec.structs.replace(execution, memory_shares=shares)
+        execution = _on_gpus(execution, options, heads)
     elif model.has_kv_cache and not options.kv_cache_memory:
         own = min(defaults.CPU_KV_CACHE_BYTES, largest_kv_cache(execution))
         execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
@@ -235,6 +231,18 @@ def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:
         return
     reason = f"{asked} is more than the {model.max_model_len} tokens of {name}"
     raise SetupError("max_model_len", reason)
+
+
+def _on_gpus(
+    execution: ExecutionConfig, options: EngineOptions, heads: WeightHeads | None
+) -> ExecutionConfig:
+    """`execution` with what is in its GPUs' memory. Raises SetupError if that is too little."""
+    shares = _memory_shares(execution, options, heads)
+    return msgspec.structs.replace(
+        execution,
+        keeps_weights=_keeps_weights(execution, options, heads, shares),
+        memory_shares=() if options.kv_cache_memory else shares,
+    )
 
 
 def _memory_shares(

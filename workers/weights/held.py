@@ -47,5 +47,5 @@ def ask_for_weights(worker: WorkerConfig, share: Share, context: ZMQContext) -> 
         socket.connect(holders_endpoint(worker))
         socket.send(msgspec.msgpack.encode(share))
         answer = socket.recv()
-    # From a socket in the private folder, as all that this process is told.
+    # From a socket in the private folder, where all of this process's orders come from.
     return pickle.loads(answer) if answer else None  # noqa: S301
