@@ -30,7 +30,7 @@ _ResultT = TypeVar("_ResultT")
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""
 
-_START_ORDER = ("worker", "engine", "api")
+_START_ORDER = ("holder", "worker", "engine", "api")
 """Roles in the order of their start, the reverse of the order of their end.
 
 An engine core logs an error if its worker ends before it, an API process if its engine core does.

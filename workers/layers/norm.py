@@ -38,7 +38,7 @@ class RMSNorm(Layer):
     def weights(self) -> dict[str, torch.Tensor]:
         return {f"{self._name}.weight": self.parameters.weight}
 
-    def pack(self) -> None:
+    def adjust(self) -> None:
         if self._unit_offset:
             self.parameters.weight.add_(1)
 
@@ -96,6 +96,6 @@ class LayerNorm(Layer):
             weights[f"{self._name}.bias"] = self._bias
         return weights
 
-    def pack(self) -> None:
+    def adjust(self) -> None:
         if self._unit_offset:
             self._weight.add_(1)
