@@ -3,7 +3,7 @@ memory leave, for models of any shape.
 
 FILE is what `penstock bench offline --json` writes, with `--shape NAME` or without. A model's floor
 is the time of its matrix products, each step by weights that are read or by arithmetic, whichever
-takes longer, and of its attention; nothing else.
+takes longer, and of its attention; nothing else. A step reads the experts that its rows touch.
 """
 
 import argparse
@@ -23,7 +23,9 @@ _BYTES_PER_SECOND, _FLOPS, _FP8_FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 1500e
 """Measured on one H200: a device's copy, read and written; products of large matrices, in bf16 one
 after another, in FP8 with pauses; causal attention of prompts."""
 
-_ITEM_BYTES = 2
+_ITEM_BYTES, _FP4_BYTES = 2, 17 / 32
+"""Of a number in bf16, and in MXFP4, where 32 have 16 bytes and a scale."""
+
 _CASES = {case.name: case for case in GENERATION}
 _SHAPE_NOTE = re.compile(r"on shape (\S+) instead of")
 
@@ -64,19 +66,39 @@ def floor_seconds(
 ) -> float:
     """The least time of a case of one prompt length, without shared prefixes: its prompts, then its
     rows decoded together, `max_running` at once. Weights of layers, and keys and values, may be
-    `in_fp8`; the LM head is in 16 bits."""
+    `in_fp8`; the LM head is in 16 bits. Experts are in MXFP4 if the checkpoint says so, and then no
+    weights are in FP8."""
     rows, prompt, outputs = case.count, case.own, case.outputs
     layers, head = model.layer_numbers, model.vocab_size * model.hidden_size
-    flops, item_bytes = (_FP8_FLOPS, 1) if in_fp8[0] else (_FLOPS, _ITEM_BYTES)
+    of_fp8 = in_fp8[0] and not _in_fp4(model)
+    flops, item_bytes = (_FP8_FLOPS, 1) if of_fp8 else (_FLOPS, _ITEM_BYTES)
     prompts = 2 * layers * rows * prompt / flops
     prompts += 4 * rows * _attended(model, prompt) / _ATTENTION_FLOPS
     together = min(rows, max_running)
-    read = (layers * item_bytes + head * _ITEM_BYTES) / _BYTES_PER_SECOND
-    step = max(read, 2 * together * (layers / flops + head / _FLOPS))
+    read = _weight_bytes(model, together, item_bytes) + head * _ITEM_BYTES
+    step = max(read / _BYTES_PER_SECOND, 2 * together * (layers / flops + head / _FLOPS))
     cached = sum(_cached(model, prompt + number) for number in range(outputs))
     kv_bytes = cached * (1 if in_fp8[1] else _ITEM_BYTES)
     decoding = outputs * step * rows / together
     return prompts + decoding + rows * kv_bytes / _BYTES_PER_SECOND
+
+
+def _in_fp4(model: ModelConfig) -> bool:
+    """Whether experts are in MXFP4, beside layers and products in bf16."""
+    return model.quantization is not None and model.quantization.in_fp4
+
+
+def _weight_bytes(model: ModelConfig, rows: int, item_bytes: int) -> float:
+    """Bytes of the layers' matrices that a step reads: of experts the expected number that `rows`
+    rows choose, each row evenly and alone; in MXFP4 those of experts only."""
+    own = model.experts
+    if own is None:
+        return model.layer_numbers * item_bytes
+    sparse = model.num_layers - len(own.dense_layers)
+    of_each = 3 * model.hidden_size * own.size * sparse  # gate, up and down
+    touched = own.count * (1 - (1 - own.active / own.count) ** rows)
+    others = (model.layer_numbers - own.active * of_each) * item_bytes
+    return others + touched * of_each * (_FP4_BYTES if _in_fp4(model) else item_bytes)
 
 
 def _layers(model: ModelConfig) -> list[tuple[Heads, int | None]]:

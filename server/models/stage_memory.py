@@ -45,6 +45,7 @@ def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list
     """Tensors of no layer are on the first stage if they make its input, else on the last."""
     model, sizes = execution.model, [0] * execution.num_stages
     stages = [stage for stage, n in enumerate(planned_layers(execution)) for _ in range(n)]
+    unread = re.compile(rf"unused\.|{model.unread}")
     reads_lm_head = _has_lm_head(execution) and not model.tie_word_embeddings
     for stored, count in elements.items():
         name = inner_name(stored) if model.wrapped else stored
@@ -52,7 +53,7 @@ def _bytes_by_name(execution: ExecutionConfig, elements: dict[str, int]) -> list
             continue
         canonical = family_of(model.architecture).canonical_name(name)
         layer = _LAYER.search(canonical)
-        if canonical.startswith("unused.") or (layer and int(layer[1]) >= len(stages)):
+        if unread.match(canonical) or (layer and int(layer[1]) >= len(stages)):
             continue
         if layer:
             own = range(len(sizes)) if model.shared_layers else [stages[int(layer[1])]]

@@ -502,6 +502,13 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
         shared = [own for layer, own in enumerate(self.kv_layers) if own != layer]
         return self.num_layers - min([self.num_layers - 1, *shared])
 
+    @property
+    def unread(self) -> str:
+        """A regular expression of keys' and values' canonical names that checkpoints may have of
+        layers which attend to another's, and nobody reads."""
+        sharing = "|".join(str(layer) for layer, own in enumerate(self.kv_layers) if own != layer)
+        return rf"model\.layers\.({sharing})\.self_attn\.[kv]_(proj|norm)\..*"
+
     def attention_numbers(self, layer: int) -> int:
         """Numbers in the matrices of a layer's attention."""
         heads, kv_heads, head_dim = self.heads_of(layer)

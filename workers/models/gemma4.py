@@ -105,10 +105,7 @@ class Gemma4Model(DecoderModel):
         self._size, self._inputs = config.hidden_size, None
         if self.share.first and family.per_layer_size:
             self._inputs = LayerInputs(config, family, placement)
-        shared = [i for i in range(config.num_layers) if config.kv_layer(i) != i]
-        if shared:  # whose own keys and values checkpoints may have, and nobody reads
-            parts = rf"model\.layers\.({'|'.join(map(str, shared))})\.self_attn\.[kv]_(proj|norm)\."
-            self.unused = re.compile(rf"{self.unused.pattern}|{parts}.*")
+        self.unused = re.compile(rf"{self.unused.pattern}|{config.unread}")
 
     def embed(self, step: PagedStep | PackedStep) -> torch.Tensor:
         words = super().embed(step)

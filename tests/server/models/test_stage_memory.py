@@ -14,6 +14,7 @@ from server.models.stage_memory import weight_bytes
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_modules
 from tests.server.support import set_up
 from tests.workers.models.encoders import ENCODERS
+from tests.workers.models.gemma4_decoders import GEMMA4_DECODERS
 from workers.contract.model_config import ModelConfigError
 
 
@@ -134,6 +135,20 @@ def test_the_heads_of_files_say_what_a_stage_has(
     tensors = {name: np.zeros(count, np.float32) for name, count in elements.items()}
     save_file(tensors, folder / "model.safetensors")
     assert weights_of(folder, pipeline_stages=stages) == [2 * count for count in expected]
+
+
+def test_keys_and_values_that_nobody_reads_do_not_count(tmp_path: Path) -> None:
+    """Layer 5 attends to those of layer 3, and has some in published files as well."""
+    tiny = GEMMA4_DECODERS["gemma4_with_layer_inputs"]
+    config = {**tiny.config, "architectures": [tiny.architecture], "vocab_size": 64}
+    folder = write_checkpoint(tmp_path / "gemma", config)
+    elements = {EMBEDDING: 64 * 64, "model.layers.3.self_attn.k_proj.weight": 48}
+    elements["model.layers.5.self_attn.q_proj.weight"] = 96
+    unread = {f"model.layers.5.self_attn.{name}.weight" for name in ("k_proj", "v_proj", "k_norm")}
+    tensors = {name: np.zeros(count, np.float32) for name, count in elements.items()}
+    unread_tensors = {name: np.zeros(48, np.float32) for name in unread}
+    save_file(tensors | unread_tensors, folder / "model.safetensors")
+    assert weights_of(folder) == [2 * (64 * 64 + 48 + 96)]
 
 
 def test_pickles_count_by_the_shape(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_transformers_agrees(tiny_models: TinyModels, name: str) -> None:
     lesson = taught(tiny_models, DECODERS[name])
     assert read_model_config(lesson.folder).max_model_len == LIMIT
     check_prefix_cache(lesson, Way())
-    check_way(lesson, Way(stages=2, depth=3, max_step_tokens=40))
+    check_way(lesson, Way(stages=3, depth=4, max_step_tokens=40))
 
 
 @pytest.mark.matrix

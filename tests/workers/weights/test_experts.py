@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,34 @@ def test_a_fault_is_told_with_the_tensor(
     assert "\n" not in str(error.value)
 
 
+def in_fp8(folder: Path, **more: Any) -> None:
+    """Have the configuration say that all but attention is in FP8."""
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "modules_to_not_convert": ["q_proj", "k_proj", "v_proj", "o_proj"],
+        **more,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def check_experts(folder: Path, wide: Tensors) -> None:
+    """The first layer's experts compute as their numbers in float32, each of some rows."""
+    layer: Any = load_share(worker_config(folder)).model.layers[0]
+    torch.manual_seed(5)
+    size = wide[f"{FIRST}.0.down_proj.weight"].shape[0]
+    rows, experts = torch.randn(4, size), torch.arange(4)[:, None]
+    choice = Choice(experts, torch.ones(4, 1))
+    got = layer._mlp._experts.add_to(torch.zeros(4, size), rows, choice)
+    for expert, (row, out) in enumerate(zip(rows, got, strict=True)):
+        gate, up, down = (
+            wide[f"{FIRST}.{expert}.{part}_proj.weight"] for part in ("gate", "up", "down")
+        )
+        want = down @ (torch.nn.functional.silu(gate @ row) * (up @ row))
+        torch.testing.assert_close(out, want, atol=1e-4, rtol=1e-4)
+
+
 def test_experts_in_fp8_compute_as_their_numbers(qwen: Path, tmp_path: Path) -> None:
     """Each expert's scale is its own, and the router is in no FP8."""
     scales: dict[str, float] = {}
@@ -140,26 +169,50 @@ def test_experts_in_fp8_compute_as_their_numbers(qwen: Path, tmp_path: Path) -> 
         return tensors
 
     changed(qwen, tmp_path, quantised)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["quantization_config"] = {
-        "quant_method": "fp8",
-        "activation_scheme": "dynamic",
-        "modules_to_not_convert": ["q_proj", "k_proj", "v_proj", "o_proj"],
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    layer: Any = load_share(worker_config(tmp_path)).model.layers[0]
-    rows, experts = torch.randn(5, 64), torch.arange(5)[:, None] + 3
-    choice = Choice(experts, torch.ones(5, 1))
-    got = layer._mlp._experts.add_to(torch.zeros(5, 64), rows, choice)
+    in_fp8(tmp_path)
+    numbers = load_file(tmp_path / "model.safetensors")
+    wide = {name: numbers[name].float() * scale for name, scale in scales.items()}
+    check_experts(tmp_path, wide)
+
+
+def in_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[E, out, in] -> in FP8, scales of blocks of 128 x 128, and the numbers that these make."""
+    count, out, inputs = weight.shape
+    scales = 0.001 + 0.001 * torch.rand(count, out // 128, inputs // 128)
+    whole = scales.repeat_interleave(128, 1).repeat_interleave(128, 2)
+    values = (weight / whole).to(FP8)
+    return values, scales, values.float() * whole
+
+
+@pytest.mark.parametrize(
+    ("name", "by_inputs"),
+    [("qwen3_moe", False), ("qwen3_vl_moe", False), ("qwen3_vl_moe", True)],
+)
+def test_stacked_experts_in_fp8_compute_as_their_numbers(
+    tmp_path: Path, name: str, by_inputs: bool
+) -> None:
+    """Scales of blocks are cut and turned as the weights are."""
+    tiny, hidden, inner = EXPERT_DECODERS[name], 384, 128
+    sizes = {"hidden_size": hidden, "moe_intermediate_size": inner, "num_experts": 4}
+    sizes |= {"head_dim": 16, "num_hidden_layers": 1}
+    text = tiny.config.get("text_config")
+    own = sizes if text is None else {"text_config": text | sizes}
+    replace(tiny, config={**tiny.config, **own}).save(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    for row, expert, out in zip(rows, experts.flatten().tolist(), got, strict=True):
-        gate, up, down = (
-            tensors[f"{FIRST}.{expert}.{part}_proj.weight"].float()
-            * scales[f"{FIRST}.{expert}.{part}_proj.weight"]
-            for part in ("gate", "up", "down")
-        )
-        want = down @ (torch.nn.functional.silu(gate @ row) * (up @ row))
-        torch.testing.assert_close(out, want, atol=1e-4, rtol=1e-4)
+    layer = next(name for name in tensors if ".experts." in name).partition(".experts.")[0]
+    tensors = without(r"\.experts\.")(tensors)
+    wide: Tensors = {}
+    for part, out, inputs in (("gate_up", 2 * inner, hidden), ("down", hidden, inner)):
+        values, scales, numbers = in_blocks(torch.randn(4, out, inputs) / 20)
+        for kind, stack in (("", values), ("_scale_inv", scales)):
+            turned = stack.transpose(1, 2).contiguous() if by_inputs else stack
+            tensors[f"{layer}.experts.{part}_proj{kind}"] = turned
+        for expert, its in enumerate(numbers):
+            halves = zip(part.split("_"), its.chunk(2 if part == "gate_up" else 1), strict=True)
+            wide |= {f"{FIRST}.{expert}.{half}_proj.weight": rows for half, rows in halves}
+    save_file(tensors, tmp_path / "model.safetensors")
+    in_fp8(tmp_path, weight_block_size=[128, 128])
+    check_experts(tmp_path, wide)
 
 
 class DummyStages(Stages):
