@@ -44,6 +44,7 @@ _CASES = {
     "overload": _Case(
         "http", "HTTP: a daemon on one core under 2 and 10 times the load that it can serve"
     ),
+    "concurrency": _Case("http", "HTTP: a daemon on one core by how many requests it has at once"),
     "start_up": _Case(
         "daemon", "penstock serve with the demo models: start-up from warm files, and memory"
     ),

@@ -18,13 +18,13 @@ from server.bench.dummy_models import parse_shape
 from server.bench.workloads import GENERATION, GenerationCase
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.model_config import Heads, ModelConfig
+from workers.contract.quantization import FP4_BYTES
 
 _BYTES_PER_SECOND, _FLOPS, _FP8_FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 1500e12, 560e12
 """Measured on one H200: a device's copy, read and written; products of large matrices, in bf16 one
 after another, in FP8 with pauses; causal attention of prompts."""
 
-_ITEM_BYTES, _FP4_BYTES = 2, 17 / 32
-"""Bytes of a number in bf16, and in MXFP4, where 32 numbers have 16 bytes and a scale."""
+_ITEM_BYTES = 2
 
 _CASES = {case.name: case for case in GENERATION}
 _SHAPE_NOTE = re.compile(r"on shape (\S+) instead of")
@@ -94,11 +94,10 @@ def _weight_bytes(model: ModelConfig, rows: int, item_bytes: int) -> float:
     own = model.experts
     if own is None:
         return model.layer_numbers * item_bytes
-    sparse = model.num_layers - len(own.dense_layers)
-    of_each = 3 * model.hidden_size * own.size * sparse  # gate, up and down
+    of_each = sum(map(model.expert_numbers, range(model.num_layers)))
     touched = own.count * (1 - (1 - own.active / own.count) ** rows)
     others = (model.layer_numbers - own.active * of_each) * item_bytes
-    return others + touched * of_each * (_FP4_BYTES if _in_fp4(model) else item_bytes)
+    return others + touched * of_each * (FP4_BYTES if _in_fp4(model) else item_bytes)
 
 
 def _layers(model: ModelConfig) -> list[tuple[Heads, int | None]]:

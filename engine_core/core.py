@@ -84,7 +84,7 @@ class EngineCore:
         # The steps whose results have not come: the batch of each, and when it was submitted.
         self._in_flight: deque[tuple[Any, float]] = deque()
         self._clock, self._say = clock, say
-        self._losses = StageLosses(config.max_restarts, capacity.start_seconds)
+        self._losses = StageLosses(config, capacity.start_seconds)
         # The stages of a pipeline wait for each other: their steps are submitted at once.
         self._pacer = Pacer() if execution.num_stages == 1 else None
         self._decoder, self._tracer = msgspec.msgpack.Decoder(list[ToCore]), Tracer()

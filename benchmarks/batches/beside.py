@@ -80,7 +80,7 @@ class Batch:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Until the block ends."""
-        await self._client.start()
+        self._client.start()
         feeding = asyncio.create_task(self._feed())
         try:
             yield

@@ -64,8 +64,14 @@ def until_ready(url: str, since: float) -> float:
 
 
 def until_update(load: MixedLoad, since: float) -> None:
-    """Wait until clients get on. Three losses before that would be taken for a request's fault."""
+    """Wait until somebody gets on."""
     while load.last_update < since + _ON_THE_WAY_SECONDS:
+        time.sleep(0.02)
+
+
+def until_updates(load: MixedLoad, since: float) -> None:
+    """Wait until everybody gets on. Three losses before that may be taken for a request's fault."""
+    while load.oldest_update < since + _ON_THE_WAY_SECONDS:
         time.sleep(0.02)
 
 
@@ -93,7 +99,7 @@ def main() -> int:
                 seconds = until_ready(daemon.url, lost)
                 print(f"{kind:6} {number.name:8} ready after {seconds:5.1f} s", flush=True)
                 if faults % 2 == 0:
-                    until_update(load, lost)
+                    until_updates(load, lost)
         load.stop()
     print(f"{faults} faults; longest pause {load.longest_pause:.1f} s; {dict(load.outcomes)}")
     wrong = unexpected(load, options.only)

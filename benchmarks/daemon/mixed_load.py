@@ -139,11 +139,17 @@ class MixedLoad:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[Asked] = []
         self.longest_pause = 0.0
-        self.last_update = time.monotonic()
         self._url, self._requests = url, [*requests]
+        self.last_update = time.monotonic()
+        self._open: dict[Answer, float] = {}
         self._right = asyncio.run(self._ask_all())
         self._over = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def oldest_update(self) -> float:
+        """The time since which each open request has begun or got on."""
+        return min([*self._open.values()], default=time.monotonic())
 
     def start(self, clients: int, seed: int) -> None:
         work = self._ask_again_and_again(clients, random.Random(seed))
@@ -189,6 +195,7 @@ class MixedLoad:
 
     async def _answer(self, client: httpx.AsyncClient, asked: Asked) -> Answer:
         answer, last = Answer(), time.monotonic()
+        self._open[answer] = last
         try:
             async with client.stream("POST", asked.path, json=asked.body) as response:
                 if response.headers["content-type"].startswith("text/event-stream"):
@@ -202,6 +209,8 @@ class MixedLoad:
                     self._note(answer, last)
         except httpx.TransportError:
             pass
+        finally:
+            del self._open[answer]
         return answer
 
     def _note(self, answer: Answer, last: float) -> float:
@@ -210,5 +219,5 @@ class MixedLoad:
             return last
         now = time.monotonic()
         self.longest_pause = max(self.longest_pause, now - last)
-        self.last_update = now
+        self.last_update = self._open[answer] = now
         return now

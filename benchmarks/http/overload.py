@@ -1,6 +1,8 @@
 """A daemon under overload: how much it serves, how long requests wait, how fast it refuses."""
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from statistics import median
 
 import msgspec
@@ -40,22 +42,26 @@ class _Round(msgspec.Struct, frozen=True):
     loads: dict[int, _Run]
 
 
-def measure() -> list[Figure]:
-    """The daemon on one core, wrk on another; each load beside the peak before it."""
+@contextmanager
+def embedder_on_one_core(*arguments: str) -> Generator[RunningDaemon]:
+    """A daemon with the demo embedder and `arguments`; what the block starts is on another core.
+    Raises NotMeasuredError."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise NotMeasuredError("it needs two cores: one for the daemon, one for wrk")
-    model = demo_models()[EMBEDDER_NAME]
-    arguments = ("--threads", "1", "--max-step-tokens", str(_STEP_TOKENS))
-    bound = ("--max-queue-seconds", str(_BOUND_SECONDS))
-    with (
-        on_core(cores[0]),
-        running_daemon(str(model), *arguments, *bound) as daemon,
-        on_core(cores[1]),
-    ):
+    words = (str(demo_models()[EMBEDDER_NAME]), "--threads", "1", *arguments)
+    with on_core(cores[0]), running_daemon(*words) as daemon, on_core(cores[1]):
+        yield daemon
+
+
+def measure() -> list[Figure]:
+    """Each load beside the peak before it."""
+    bounds = f"--max-step-tokens {_STEP_TOKENS} --max-queue-seconds {_BOUND_SECONDS}"
+    with embedder_on_one_core(*bounds.split()) as daemon:
         _peak(daemon, _WARM_UP_SECONDS)
         rounds = [_round(daemon) for _ in range(_ROUNDS)]
-    (ids,) = Tokenizer.load(model).encode([_TEXT], add_special_tokens=True)
+    tokenizer = Tokenizer.load(demo_models()[EMBEDDER_NAME])
+    (ids,) = tokenizer.encode([_TEXT], add_special_tokens=True)
     return _figures(rounds, texts_a_step=_STEP_TOKENS // (len(ids) // 4))
 
 

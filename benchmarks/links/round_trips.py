@@ -60,7 +60,7 @@ async def _client_round_trips(endpoint: str) -> list[float]:
     """µs from a job's submission to its only token."""
     with running_module("benchmarks.http.fake_engine", endpoint, "generate", "1", "0", "7"):
         client = EngineClient(endpoint)
-        await client.start()
+        client.start()
         await client.wait_ready()
         params, ids = SamplingParams(max_tokens=1), [bytes(4 * 32)]
         trips: list[float] = []

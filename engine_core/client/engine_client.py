@@ -109,9 +109,10 @@ class EngineClient:
         self._ready = asyncio.Event()
         self._dealer: AsyncDealer | None = None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Connect and send `Hello`. The engine need not be up yet."""
-        self._connect()
+        self._dealer = AsyncDealer(self._endpoint, self._receive, self._lost)
+        self.send(Hello())
 
     @property
     def is_ready(self) -> bool:
@@ -238,10 +239,6 @@ class EngineClient:
         for job in jobs.values():
             job.fail(error)
 
-    def _connect(self) -> None:
-        self._dealer = AsyncDealer(self._endpoint, self._receive, self._lost)
-        self.send(Hello())
-
     async def _result(self, call: RowsCall[ResultT], message: JobMessage) -> ResultT:
         await self._submit(call, message)
         try:
@@ -324,7 +321,7 @@ class EngineClient:
             self.info = self.beat = None
             self._ready.clear()
             self._fail_all(self._death())
-            self._connect()
+            self.start()
 
     def _death(self) -> RefusalError:
         return RefusalError("engine_dead", "the engine of this model has stopped")

@@ -1,26 +1,29 @@
 """Losses of stages: how often others are started, how long that takes, and whose fault they are."""
 
-from collections import deque
 from collections.abc import Iterable
 
+from engine_core.config import EngineConfig
 from engine_core.loop.jobs import Job
 from engine_core.messages import Loss
 
 RESTART_WINDOW = 600.0
-"""Seconds in which restarts are counted."""
+"""Seconds in which restarts are counted, beside those that they may take themselves."""
 
 
 class RestartLimit:
-    """Allows so many restarts in any `RESTART_WINDOW` seconds."""
+    """Allows so many restarts in any `RESTART_WINDOW` seconds, and as long as they may take.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._times: deque[float] = deque()
+    Those that never end would be forgotten else, one after another.
+    """
+
+    def __init__(self, most: int, start_timeout: float = 0.0) -> None:
+        """A start is a loss itself if it takes longer than `start_timeout` seconds (0: never)."""
+        self._most, self._window = most, RESTART_WINDOW + most * start_timeout
+        self._times: list[float] = []
 
     def allow(self, now: float) -> bool:
         """Count a restart at the time `now`, unless there were too many."""
-        while self._times and self._times[0] <= now - RESTART_WINDOW:
-            self._times.popleft()
+        self._times = [each for each in self._times if each > now - self._window]
         allowed = len(self._times) < self._most
         if allowed:
             self._times.append(now)
@@ -99,6 +102,7 @@ class Suspects:
 class StageLosses:
     """All that a core keeps of losses of its stages."""
 
-    def __init__(self, max_restarts: int, start_seconds: float) -> None:
-        self.limit, self.outage = RestartLimit(max_restarts), Outage(start_seconds)
+    def __init__(self, config: EngineConfig, start_seconds: float) -> None:
+        self.limit = RestartLimit(config.max_restarts, config.startup_timeout)
+        self.outage = Outage(start_seconds)
         self.suspects = Suspects()

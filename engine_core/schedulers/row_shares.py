@@ -60,12 +60,15 @@ class RowShares:
         """Jobs with open rows, of each kind."""
 
     def open(self, job: Job, rows: Iterable[Request]) -> list[Request]:
-        """Make the first rows of a new job."""
-        key = self._key_rows(job.message.key)
-        key.jobs += 1
-        state = self._jobs[job] = _JobRows(job, key, iter(rows))
-        self.num_jobs[job.kind] += 1
-        most = min(job.share, job.num_rows)
+        """Make the first rows of a new job, or more of one whose next rows have come."""
+        if (state := self._jobs.get(job)) is None:
+            key = self._key_rows(job.message.key)
+            key.jobs += 1
+            state = self._jobs[job] = _JobRows(job, key, iter(rows))
+            self.num_jobs[job.kind] += 1
+        else:
+            state.unmade = chain(state.unmade, rows)
+        most = min(job.share, job.num_rows) - len(state.open)
         return [made for _ in range(most) if (made := self._make(state)) is not None]
 
     def find(self, job: Job, row: int) -> Request | None:

@@ -45,7 +45,11 @@ class PromptProcessor(EncodeProcessor):
 
     def prepare(self, inputs: JobInputs) -> Prepared:
         tokens = self._checked(inputs).num_tokens
-        requests = [
+        texts = [*enumerate(inputs.tokenized, inputs.first)]
+        if inputs.job.is_batch:
+            # What begins alike is side by side.
+            texts.sort(key=lambda numbered: numbered[1].ids)
+        requests = (
             Request(
                 job=inputs.job,
                 row=row,
@@ -55,11 +59,8 @@ class PromptProcessor(EncodeProcessor):
                 seed=0,
                 dropped=text.dropped,
             )
-            for row, text in enumerate(inputs.tokenized)
-        ]
-        if inputs.job.is_batch:
-            # What begins alike is side by side.
-            requests.sort(key=lambda request: inputs.tokenized[request.row].ids)
+            for row, text in texts
+        )
         return Prepared(requests, tokens)
 
 

@@ -124,7 +124,7 @@ def encode_workflow(
         task=task,
         operations=frozenset({"encode texts", *others}),
         preprocessor=lambda config, tokenizer: TokenizerThreads(
-            tokenizer, config.max_model_len, whole=config.model.has_kv_cache
+            tokenizer, config.max_model_len, whole=False
         ),
         processor=processor,
         scheduler=scheduler,

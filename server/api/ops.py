@@ -74,11 +74,7 @@ async def live(request: Request) -> Health:
 async def ready(request: Request) -> Health:
     """Whether every model is ready, and new requests are taken: a readiness probe."""
     record_of(request).is_probe = True
-    service = service_of(request)
-    service.check(service.registry.models)
-    for model in service.registry.models:
-        model.check_ready()
-        model.chat.check()
+    service_of(request).check_all_ready()
     return Health()
 
 

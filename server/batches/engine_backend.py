@@ -120,7 +120,8 @@ async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGener
     service = Service(unlimited, registry)
     clients = [model.client for model in registry.models]
     try:
-        await asyncio.gather(*[client.start() for client in clients])
+        for client in clients:
+            client.start()
         await asyncio.gather(*[client.wait_ready() for client in clients])
         yield EngineBackend(service)
     finally:

@@ -320,8 +320,8 @@ class _Bench:
             found.append(f"not on an {_GPU}")
         if engine is not None and engine.dtype != "bfloat16":
             found.append(f"in {engine.dtype}")
-        if engine is not None and engine.weights_in_fp8:
-            found.append("with weights in FP8")
+        if engine is not None and (own := engine.model.quantization) and own.of_weights:
+            found.append(f"with weights in {own.weight_dtype}")
         if engine is not None and engine.cache_dtype != engine.dtype:
             found.append("with keys and values in FP8")
         return found

@@ -75,7 +75,7 @@ async def started_server(
             await running.until(until_ready(config), START_SECONDS)
             engine = EngineClient(model.engine.client_endpoint)
             try:
-                await engine.start()
+                engine.start()
                 announce(announcement, [model])
                 address = Address(config.host, config.port)
                 words = single_token_words(tokenizer)

@@ -1,9 +1,10 @@
-"""One HTTP process: `python -P -m server.daemon.api_process CONFIG.json FD INDEX`.
+"""One HTTP process: `python -P -m server.daemon.api_process CONFIG.json FD INDEX RESTARTS`.
 
 CONFIG.json holds a ServerConfig; FD is a listening socket that all HTTP processes share; INDEX is
-the number of this one. The first DRAIN_SIGNAL drains, the second ends running requests; SIGHUP
-reads API keys and the certificate again. SIGTERM ends it, and with it the daemon, at once: one that
-drained beside others would have the daemon seem healthy and ill in turns.
+the number of this one, which was started RESTARTS times before. The first DRAIN_SIGNAL
+drains, the second ends running requests; SIGHUP reads API keys and the certificate again. SIGTERM
+ends it, and with it the daemon, at once: one that drained beside others would have the daemon seem
+healthy and ill in turns.
 """
 
 import asyncio
@@ -124,11 +125,11 @@ class DrainingServer(uvicorn.Server):
 
 
 async def serve(
-    config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int = 0
+    config_file: Path, config: ServerConfig, listener: socket.socket, *, index: int, restarts: int
 ) -> None:
     """Serve on `listener` until it has drained. Raises TokenizerError for a bad model folder."""
     registry = Registry.load(config.models, all_endpoints(), default_model=config.default_model)
-    service = Service(config, registry, index=index)
+    service = Service(config, registry, index=index, replaces=restarts > 0)
     uvicorn_config = _uvicorn_config(config, service)
     uvicorn_config.load()
     for log in (CONNECTION_LOG, logging.getLogger("uvicorn.error")):
@@ -190,12 +191,12 @@ def _reload_on_sighup(
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
-    file, descriptor, index = sys.argv[1:]
+    file, descriptor, index, restarts = sys.argv[1:]
     config = read_config(config_file := Path(file))
     open_log("api", config.log_level)
     listener = socket.socket(fileno=int(descriptor))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config_file, config, listener, index=int(index)))
+        runner.run(serve(config_file, config, listener, index=int(index), restarts=int(restarts)))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def create_app(service: Service) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        await service.registry.start()
+        await service.start()
         yield
         await service.registry.close()
 

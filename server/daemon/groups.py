@@ -28,9 +28,9 @@ class NoRestartError(Exception):
     """Another start of lost parts is impossible. One line says why."""
 
 
-def at_once(max_restarts: int) -> Pause:
+def at_once(max_restarts: int, start_timeout: float) -> Pause:
     """Start again at once, as often as a `RestartLimit` allows."""
-    limit = RestartLimit(max_restarts)
+    limit = RestartLimit(max_restarts, start_timeout)
     return lambda: 0.0 if limit.allow(time.monotonic()) else None
 
 
@@ -53,8 +53,9 @@ class Group:
     """Parts that run, of which one is not lost alone.
 
     A model's stages wait for each other, on their devices, where nothing interrupts them: if one is
-    lost, all are killed and started again. So is all of a model whose core is lost. API processes,
-    and the batch process, are groups of one.
+    lost, all are killed and started again. The holders of their weights live on, unless one of
+    these is lost: stages map their memory. All of a model whose core is lost is started again. API
+    processes, and the batch process, are groups of one.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Group:
     async def start_again(self) -> None:
         """Kill what is left of what was lost, and start it anew. Raises OSError, and NoRestartError
         if a process does not end, or its files are others now."""
-        lost = self.processes if self.core_is_lost else self._stages()
+        lost = self._lost()
         self._kill(lost)
         await asyncio.wait([process.exit for process in lost], timeout=_END_S)
         if left := [process.part.title for process in lost if not process.exit.done()]:
@@ -160,9 +161,18 @@ class Group:
         self._kill(self.processes)
         await asyncio.wait(exits)
 
+    def _lost(self) -> list[RunningPart]:
+        """All that must be started again because of those that have ended."""
+        if self.core_is_lost:
+            return self.processes
+        if any(each.part.role == "holder" for each in self.ended()):
+            return [each for each in self.processes if each.part.role != "engine"]
+        return self._stages()
+
     def _stages(self) -> list[RunningPart]:
-        """All but the core."""
-        return [process for process in self.processes if process.part.role != "engine"]
+        """All but the core, and the holders of weights."""
+        others: set[Role] = {"engine", "holder"}
+        return [process for process in self.processes if process.part.role not in others]
 
     def _kill(self, children: Sequence[Supervised]) -> None:
         for child in children:

@@ -22,7 +22,7 @@ PROCESS_FILE = "processes.json"
 
 _BATCH_FILE = "batches.state"
 
-Role = Literal["engine", "worker", "node", "api", "batch"]
+Role = Literal["engine", "holder", "worker", "node", "api", "batch"]
 
 _WORKER_SETTINGS = NO_MULTICAST | {
     # glibc would give a step's temporaries back to the kernel and fault their pages in again at
@@ -40,6 +40,12 @@ _CPU_WORKER_SETTINGS = {
     # This is enough for 50 numbers of rows. Torch crashes with none of its own.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
     "LRU_CACHE_CAPACITY": "256",
+}
+
+# Memory of another kind is shared by file descriptors that the kernel may refuse to a sibling.
+_HOLDER_SETTINGS = {
+    "PYTORCH_ALLOC_CONF": "expandable_segments:False",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False",
 }
 
 _FLASH_ATTENTION_CACHE = "FLASH_ATTENTION_CUTE_DSL_CACHE"
@@ -121,25 +127,31 @@ def engine_parts(
 
 
 def worker_parts(execution: ExecutionConfig, prefix: Path, node: int, interface: str) -> list[Part]:
-    """The workers of the host of this rank. The names of their files begin with `prefix`. What gloo
-    and NCCL send is plain TCP, which is held to `interface`."""
+    """The workers of the host of this rank, and the holders of their weights. The names of files
+    begin with `prefix`. What gloo and NCCL send is plain TCP, which is held to `interface`."""
+    roles: list[Role] = ["holder", "worker"] if execution.keeps_weights else ["worker"]
     return [
-        _worker_part(execution, stage, Path(f"{prefix}.worker-{stage}.json"), interface)
+        _stage_part(execution, stage, role, Path(f"{prefix}.{role}-{stage}.json"), interface)
         for stage in execution.stages_of(node)
+        for role in roles
     ]
 
 
-def _worker_part(execution: ExecutionConfig, stage: int, file: Path, interface: str) -> Part:
+def _stage_part(
+    execution: ExecutionConfig, stage: int, role: Role, file: Path, interface: str
+) -> Part:
     config = WorkerConfig(execution=execution, stage=stage)
+    module = "workers" if role == "worker" else "workers.weights.holder"
     return Part(
-        title=f"worker {stage} of {execution.name}",
-        role="worker",
+        title=f"{role} {stage} of {execution.name}",
+        role=role,
         model=execution.name,
         number=stage,
-        command=_command("workers", _written(file, config)),
+        command=_command(module, _written(file, config)),
         environment=child_environment(
             compute_threads=execution.threads,
             settings=_WORKER_SETTINGS
+            | (_HOLDER_SETTINGS if role == "holder" else {})
             | (_CPU_WORKER_SETTINGS if execution.device_type == "cpu" else _cuda_worker_settings())
             | {
                 VISIBLE_DEVICES: visible_devices(config.gpus),
@@ -220,11 +232,10 @@ class RunningPart(ChildProcess):
     """The process of `part`. What comes from its socket are heartbeats, and lines of its own."""
 
     def __init__(self, part: Part, restarts: int = 0) -> None:
-        """Start it. Engines and workers get the number of times that this was done before. Raises
+        """Start it. Its last argument is the number of times that this was done before. Raises
         OSError."""
         inherited = () if part.inherited_fd is None else (part.inherited_fd,)
-        counted = [] if part.model is None else [str(restarts)]
-        super().__init__([*part.command, *counted], part.environment, pass_fds=inherited)
+        super().__init__([*part.command, str(restarts)], part.environment, pass_fds=inherited)
         self.part = part
         self._silent, self._said = 0, ""
         self._stall = ""

@@ -30,7 +30,7 @@ _ResultT = TypeVar("_ResultT")
 START_SECONDS = 900
 """For weights, compiled kernels and captured graphs."""
 
-_START_ORDER = ("worker", "engine", "api")
+_START_ORDER = ("holder", "worker", "engine", "api")
 """Roles in the order of their start, the reverse of the order of their end.
 
 An engine core logs an error if its worker ends before it, an API process if its engine core does.
@@ -87,7 +87,7 @@ async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[R
     async with running_parts(engine_parts([model], directory)) as parts:
         client = EngineClient(model.engine.client_endpoint)
         try:
-            await client.start()
+            client.start()
             await parts.until(client.wait_ready(), START_SECONDS)
             yield RunningEngine(client, model)
         finally:

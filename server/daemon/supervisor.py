@@ -149,12 +149,12 @@ class Supervisor:
         self._name_processes()
 
     def _group(self, parts: Sequence[Part]) -> Group:
-        model = parts[0].model
+        model, config = parts[0].model, self._config
         if parts[0].role == "batch":
             return Group(parts, ever_later())
         return Group(
             parts,
-            at_once(self._config.max_restarts),
+            at_once(config.max_restarts, config.startup_timeout if model else 0.0),
             nodes=[] if model is None else self._nodes,
             files=[own for name, own in self._files.items() if model in (None, name)],
         )

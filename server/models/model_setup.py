@@ -3,6 +3,7 @@
 Defaults come from `server/settings/defaults.py`.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.checkpoint.config_keys import ConfigKeys, Refuse, each, stop
 from workers.contract.checkpoint.folder_files import converted, optional, read_config
 from workers.contract.config import (
+    HOLDER_BYTES,
     AskedTask,
     Dtype,
     ExecutionConfig,
@@ -47,6 +49,8 @@ from workers.contract.reranking import RerankConfig, RerankTemplate, template_of
 from workers.contract.token_sampling import TokenSampling
 
 _GIB = 1 << 30
+
+_logger = logging.getLogger(__name__)
 
 
 class EngineOptions(EngineSettings, frozen=True, kw_only=True):
@@ -95,9 +99,7 @@ def set_up_model(
     execution = msgspec.structs.replace(execution, max_priority_wait=limits.max_priority_wait)
     _check_transport(execution)
     if execution.device_type != "cpu":
-        shares = _memory_shares(execution, options, heads)
-        if not options.kv_cache_memory:
-            execution = msgspec.structs.replace(execution, memory_shares=shares)
+        execution = _on_gpus(execution, options, heads)
     elif model.has_kv_cache and not options.kv_cache_memory:
         own = min(defaults.CPU_KV_CACHE_BYTES, largest_kv_cache(execution))
         execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
@@ -231,6 +233,18 @@ def _check_length(name: str, model: ModelConfig, asked: int | None) -> None:
     raise SetupError("max_model_len", reason)
 
 
+def _on_gpus(
+    execution: ExecutionConfig, options: EngineOptions, heads: WeightHeads | None
+) -> ExecutionConfig:
+    """`execution` with what is in its GPUs' memory. Raises SetupError if that is too little."""
+    shares = _memory_shares(execution, options, heads)
+    return msgspec.structs.replace(
+        execution,
+        keeps_weights=_keeps_weights(execution, options, heads, shares),
+        memory_shares=() if options.kv_cache_memory else shares,
+    )
+
+
 def _memory_shares(
     execution: ExecutionConfig, options: EngineOptions, heads: WeightHeads | None
 ) -> tuple[int, ...]:
@@ -254,6 +268,33 @@ def _memory_shares(
                 "bits",
             )
     return shares
+
+
+_HOLDERS_ROOM = 8 * HOLDER_BYTES
+"""With fewer bytes of a stage's share beside its weights and buffers there is no holder."""
+
+
+def _keeps_weights(
+    execution: ExecutionConfig,
+    options: EngineOptions,
+    heads: WeightHeads | None,
+    shares: Sequence[int],
+) -> bool:
+    """Whether holders keep the weights for stages that are started again. Weights that are
+    quantised when they are loaded would be there twice."""
+    quantization = execution.model.quantization
+    converts = quantization is not None and not quantization.stored
+    if not options.max_restarts or options.cluster or converts:
+        return False
+    for stage, weights in enumerate(weight_bytes(execution, heads)):
+        if shares[stage] - weights - execution.activation_bytes(stage) < _HOLDERS_ROOM:
+            _logger.warning(
+                "a lost stage of %s will load its weights anew: stage %d has less than %.0f GiB of "
+                "its memory share beside them, too little for a process that keeps them",
+                *(execution.name, stage, _HOLDERS_ROOM / _GIB),
+            )
+            return False
+    return True
 
 
 def _threads(nodes: Sequence[int], hosts: Sequence[Host], *, on_cpu: bool) -> int:

@@ -6,6 +6,7 @@ from server.models.model_source import WeightHeads
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
 from workers.contract.model_config import DenseConfig, ModelConfig, inner_name, wrapper_names
+from workers.contract.quantization import FP4_BYTES
 from workers.contract.share import even_split, shares_of
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
@@ -79,14 +80,22 @@ def _layer_item_bytes(execution: ExecutionConfig, name: str) -> int:
 
 def _bytes_of_shape(execution: ExecutionConfig) -> list[int]:
     model, item = execution.model, ITEM_BYTES[execution.dtype]
-    of_layers = execution.fp8_item_bytes if execution.weights_in_fp8 else item
     layers = [range(1) if model.shared_layers else own for own in _layers_of_stages(execution)]
-    sizes = [of_layers * sum(map(model.numbers_of, own)) for own in layers]
+    sizes = [sum(_bytes_of_layer(execution, layer) for layer in own) for own in layers]
     sizes[0] += model.vocab_size * model.embedding_size * item
     sizes[0] += model.input_numbers * item
     if _has_lm_head(execution) and not model.tie_word_embeddings:
         sizes[-1] += model.vocab_size * model.embedding_size * item
     return _with_tied_copy(execution, sizes)
+
+
+def _bytes_of_layer(execution: ExecutionConfig, layer: int) -> int:
+    model, item = execution.model, ITEM_BYTES[execution.dtype]
+    numbers, own, experts = model.numbers_of(layer), model.quantization, model.experts
+    if experts is None or own is None or not own.in_fp4 or execution.fp8_item_bytes > 1:
+        return numbers * (execution.fp8_item_bytes if execution.weights_in_fp8 else item)
+    in_fp4 = model.expert_numbers(layer) * experts.count
+    return (numbers - in_fp4) * item + int(in_fp4 * FP4_BYTES)
 
 
 def _has_lm_head(execution: ExecutionConfig) -> bool:

@@ -12,8 +12,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 
 class DaemonProcess(msgspec.Struct, frozen=True):
-    """A process by its `role`: supervisor, api, engine, worker or batch. `number` counts API
-    processes, and the stages of a model."""
+    """A process by its `role`: supervisor, api, engine, holder, worker or batch. `number` counts
+    API processes, and the stages of a model."""
 
     pid: int
     role: str

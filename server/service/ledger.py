@@ -44,19 +44,17 @@ class Ledger:
         return Account(self, key, purpose)
 
     def move(self, account: "Account", more: int) -> None:
-        """Note that `account` holds `more` (possibly negative). Raises RefusalError `overloaded` if
-        it is refused for that."""
+        """Note that `account` holds `more` (possibly negative)."""
         self._held += more
         self._of_keys[account.key] += more
         if account.num_bytes:
             self._accounts[account] = None
         else:
             self._accounts.pop(account, None)
-        if more > 0:
-            self.make_room()
 
     def make_room(self) -> None:
-        """Have clients give way until the bound is kept."""
+        """Have clients give way until the bound is kept. Raises RefusalError `overloaded` if that
+        is the caller's own."""
         while (excess := self.num_bytes - self._max_bytes) > 0:
             if self.unread > self._held:
                 self.cut_unread(excess)
@@ -84,6 +82,7 @@ class Account:
         """Hold this much from now on, beside REQUEST_BYTES. Raises RefusalError `overloaded` if it
         is refused for that."""
         self._move(REQUEST_BYTES + num_bytes)
+        self._ledger.make_room()
 
     def refuse(self, max_bytes: int) -> None:
         """Hold nothing any more, and end the block with a refusal. It is raised here in the block's
@@ -113,5 +112,7 @@ class Account:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._move(0)
+        # It may have been alone beyond the bound, and unread answers the smaller side.
+        self._ledger.make_room()
         if self._refusal and kind is asyncio.CancelledError and self._task.uncancel() == 0:
             raise RefusalError("overloaded", self._refusal) from None

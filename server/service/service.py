@@ -46,6 +46,9 @@ Result = TypeVar("Result")
 # For the last answers of requests that are ended at the drain's deadline.
 _LAST_ANSWERS_S = 1.0
 
+# Less than a liveness probe waits.
+_ENGINES_S, _READY_POLL_S = 3.0, 0.02
+
 _DIGITS = 10
 
 
@@ -141,10 +144,10 @@ class Registry:
             models.append(Model(model, tokenizer, client(model.engine)))
         return cls(models, endpoints, default_model)
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Connect to every engine, which need not be up yet. Compile the chat templates."""
         for model in self.models:
-            await model.client.start()
+            model.client.start()
             model.chat.start()
 
     async def close(self) -> None:
@@ -152,10 +155,6 @@ class Registry:
         for model in self.models:
             model.client.close()
             await model.chat.close()
-
-    def abort_all(self, error: RefusalError) -> None:
-        for model in self.models:
-            model.client.abort_all(error)
 
     def find(self, name: str | None, endpoint: Endpoint) -> Model:
         """The model that a request means: where its name is nobody's, the default model, if that
@@ -209,9 +208,12 @@ class Registry:
 class Service:
     """The state behind the routes: keys, models, ledger, metrics, drain."""
 
-    def __init__(self, config: ServerConfig, registry: Registry, *, index: int = 0) -> None:
-        """`index` is the number of this API process. Raises OSError, StateFolderError."""
-        self.config = config
+    def __init__(
+        self, config: ServerConfig, registry: Registry, *, index: int = 0, replaces: bool = False
+    ) -> None:
+        """`index` is the number of this API process, which may replace one that was lost. Raises
+        OSError, StateFolderError."""
+        self.config, self._replaces = config, replaces
         self.limits: Limits = config
         self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
@@ -280,6 +282,25 @@ class Service:
             if model.client.info is None:
                 raise RefusalError("not_ready", f"model {model.name} is still loading")
 
+    def check_all_ready(self) -> None:
+        """Raises RefusalError unless all models are ready, and take new requests."""
+        self.check(self.registry.models)
+        for model in self.registry.models:
+            model.check_ready()
+            model.chat.check()
+
+    async def start(self) -> None:
+        """Connect to the engines. A process that replaces another waits until all models are ready,
+        for a few seconds: an engine may be lost, too. Meanwhile connections go to others, or wait.
+        """
+        self.registry.start()
+        end = time.monotonic() + (_ENGINES_S if self._replaces else 0.0)
+        while time.monotonic() < end and not self.draining:
+            with suppress(RefusalError):
+                self.check_all_ready()
+                return
+            await asyncio.sleep(_READY_POLL_S)
+
     def note(self, scope: Scope, record: RequestRecord) -> None:
         """Count a request that is over, and log its access."""
         record.close()
@@ -309,7 +330,8 @@ class Service:
 
     def cut(self) -> None:
         """End all running requests, each with an answer or a last event."""
-        self.registry.abort_all(RefusalError("draining", "the server is shutting down"))
+        for model in self.registry.models:
+            model.client.abort_all(RefusalError("draining", "the server is shutting down"))
 
 
 class InFlight:

@@ -27,9 +27,9 @@ class RunningContainer:
     def processes(self, *words: str) -> list[int]:
         """Ids, seen from the host, of its processes whose command line has these words."""
         table = self._podman.run("top", self._container, "hpid", "args").splitlines()[1:]
-        return [
-            int(line.split()[0]) for line in table if all(word in line.split() for word in words)
-        ]
+        rows = [line.split() for line in table]
+        # One that has just ended has no id ("?").
+        return [int(row[0]) for row in rows if row[0] != "?" and all(word in row for word in words)]
 
     def signal(self, name: str) -> None:
         """To its first process."""

@@ -4,7 +4,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 import numpy as np
@@ -153,6 +153,15 @@ class SimulatedEncoder:
         return EmbedOutput(step.step, vectors=np.array(pooled, np.float32).tobytes())
 
 
+class SimulatedEmbedder(SimulatedEncoder):
+    """A decoder that embeds each row as the length of its text."""
+
+    def run(self, step: Any) -> EmbedOutput:
+        lens, cached = (np.frombuffer(part, np.int32) for part in (step.query_lens, step.starts))
+        ends = (lens + cached)[np.frombuffer(step.sample, np.bool_)]
+        return EmbedOutput(step.step, vectors=ends.astype(np.float32).tobytes())
+
+
 class Engine:
     """An EngineCore over fakes, iterated by hand. Unless it is given a clock, an iteration takes
     0.1 ms of simulated time, so that its work does not depend on the machine."""
@@ -178,13 +187,14 @@ class Engine:
         def new_runner() -> SimulatedEncoder | SimulatedPipeline:
             if not num_blocks:
                 return SimulatedEncoder()
+            if task == "embed":
+                return SimulatedEmbedder()
             sizes = num_blocks, execution.block_size, execution.max_running
             return SimulatedPipeline(SimulatedModel(*sizes))
 
-        stages = execution.num_stages
+        stages, task = execution.num_stages, changes.get("task", family_of(architecture).task)
         self.told: list[str] = []
         self.executor = executor or FakeExecutor(new_runner(), stages, new_runner)
-        task = changes.get("task", family_of(architecture).task)
         workflow = workflow_for(task, has_kv_cache=model.has_kv_cache)
         self._now = 0.0
         self.core = EngineCore(

@@ -279,6 +279,12 @@ def test_a_limit_counts_the_last_ten_minutes() -> None:
     assert not RestartLimit(0).allow(0.0)
 
 
+def test_starts_that_never_end_are_counted_however_long_each_may_take() -> None:
+    limit = RestartLimit(2, start_timeout=RESTART_WINDOW)
+    losses = [number * (RESTART_WINDOW + 1) for number in range(3)]
+    assert [limit.allow(now) for now in losses] == [True, True, False]
+
+
 def test_a_start_that_will_take_too_long_refuses_what_comes() -> None:
     queue, outage = QueueBound("m", 30.0), Outage(60.0)
     queue.admit(10, outage.left(0.0))

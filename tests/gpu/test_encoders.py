@@ -1,9 +1,11 @@
 """Encoders on the GPU against the CPU, which has tests against the libraries that define them."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.profiler import ProfilerActivity, profile
 
 from tests.workers.checkpoints import random_texts, save_masked_lm
 from tests.workers.models.encoders import ENCODERS
@@ -12,11 +14,13 @@ from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
 from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import Task
+from workers.contract.messages import EncodeStep
 from workers.heads import encoder_head
 
 pytestmark = pytest.mark.gpu
 
 TEXTS = random_texts(3, 17, 1, 60, 5, 44, 100)
+CAPTURED = ["bert", "bert_label", "bert_words", "mpnet", "modernbert", "eurobert_late", "nomicbert"]
 BACKENDS = ["auto", "triton", "sdpa", "naive"]
 
 
@@ -52,3 +56,46 @@ def test_every_family(tmp_path: Path, name: str, backend: str) -> None:
     texts, task = texts_for(tiny), family_of(tiny.architecture).task
     on_cpu, on_gpu = on_both(tmp_path, task, backend, texts)
     np.testing.assert_allclose(on_gpu, on_cpu, atol=5e-5)
+
+
+def launches(stages: EncoderStages, step: EncodeStep) -> Counter[str]:
+    """Calls of CUDA's runtime for one step, by name."""
+    stages.run(step)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        stages.run(step)
+    return Counter({event.key: event.count for event in profiler.key_averages()})
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captured_steps(tmp_path: Path, name: str, backend: str, num_stages: int) -> None:
+    """They give what steps give that are launched kernel by kernel, and are launched at once."""
+    tiny = ENCODERS[name]
+    tiny.save(tmp_path)
+    task = family_of(tiny.architecture).task
+    stages = EncoderStages(
+        tmp_path, task=task, backend=backend, num_stages=num_stages, device="cuda"
+    )
+    texts = texts_for(tiny)
+    steps = [encoder_step(texts), encoder_step(texts[-2:]), encoder_step([[7] * 32] * 8)]
+    captured = [stages.run(step) for step in steps]
+    assert all(stages.runners[0].prepare(step).graph is not None for step in steps)
+    once = launches(stages, steps[0])
+    for runner in stages.runners:
+        runner._graphs = None
+    one_by_one = launches(stages, steps[0])
+    assert once["cudaGraphLaunch"] == num_stages
+    kernels = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
+    few, many = (sum(own[key] for key in kernels) for own in (once, one_by_one))
+    assert few <= many - 4 * 5
+    read = dense if task == "embed_sparse" else lambda output: vectors_of(output, 1)
+    for step, output in zip(steps, captured, strict=True):
+        np.testing.assert_allclose(read(output), read(stages.run(step)), atol=2e-6)
+
+
+def test_what_cannot_be_captured_is_launched(tmp_path: Path) -> None:
+    """Scores by distance of what two tokens are have no kernel of ours."""
+    ENCODERS["deberta"].save(tmp_path)
+    stages = EncoderStages(tmp_path, task="embed", device="cuda")
+    assert stages.runners[0].prepare(encoder_step(TEXTS)).graph is None

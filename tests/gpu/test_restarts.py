@@ -1,4 +1,5 @@
-"""Stages on GPUs that are killed under many streams, which go on with the text of a reference."""
+"""Stages on GPUs, and holders of their weights, that are killed under many streams. These go on
+with the text of a reference."""
 
 import asyncio
 import os
@@ -9,12 +10,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from engine_core.client.engine_client import EngineClient
+from engine_core.messages import SamplingParams
+from server.bench.dummy_models import shape_folder
 from server.daemon.parts import engine_parts
 from server.daemon.supervisor import Hangup, Moments, Supervisor
-from server.settings.settings import ServedModel, ServerConfig
+from server.models.model_setup import EngineOptions, set_up_model
+from server.settings.settings import Limits, ServedModel, ServerConfig
 from tests.gpu.conftest import OVERLAPPING, memory_given_back, run
 from tests.gpu.test_pipeline import (
     ALL_GPUS,
@@ -28,6 +33,7 @@ from tests.gpu.test_pipeline import (
     worker_pids,
 )
 from tests.workers.equivalence import Lesson, Lessons
+from workers.contract.token_sampling import GREEDY
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -46,7 +52,7 @@ async def supervised(model: ServedModel, directory: Path) -> AsyncGenerator[Engi
     engine = msgspec.structs.replace(model.engine, max_restarts=9)
     model = msgspec.structs.replace(model, engine=engine)
     client = EngineClient(model.engine.client_endpoint, returns=True)
-    await client.start()
+    client.start()
 
     async def until_ready() -> None:
         await client.wait_ready()
@@ -73,6 +79,7 @@ async def until(condition, seconds: float = 120.0) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["loaded", "kept"])
 @pytest.mark.parametrize(
     ("devices", "killed"),
     [
@@ -86,14 +93,17 @@ def test_streams_go_on_when_a_stage_is_killed(
     lesson: Lesson,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
     devices: tuple[str, ...],
     killed: int,
+    *,
+    kept: bool,
 ) -> None:
     if devices == SAME_GPU:
         monkeypatch.setenv(OVERLAPPING, "1")
 
     async def ask() -> None:
-        model = served(lesson, tmp_path, devices)
+        model = served(lesson, tmp_path, devices, keeps_weights=kept)
         async with supervised(model, tmp_path) as client:
             streams = [asyncio.create_task(compared(client, lesson)) for _ in range(TIMES)]
             for losses in (1, 2):
@@ -109,4 +119,79 @@ def test_streams_go_on_when_a_stage_is_killed(
 
     with memory_given_back(devices):
         run(ask(), 400)
-        assert worker_pids(tmp_path) == []
+        assert worker_pids(tmp_path, "") == []
+    phases = starts(capfd)
+    assert len(phases) == 3 * len(devices)
+    assert sum("weights mapped" in line for line in phases) == kept * 2 * len(devices)
+
+
+def starts(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """The line of each worker's start, which the test's output has, too."""
+    found = [line for line in capfd.readouterr().err.splitlines() if "ready after" in line]
+    print("\n".join(found))
+    return found
+
+
+def test_streams_go_on_when_a_holder_is_killed(
+    lesson: Lesson, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its memory may be gone: the stage starts as at first, and later maps the next one's."""
+    devices = ("cuda:0",)
+
+    async def ask() -> None:
+        model = served(lesson, tmp_path, devices, keeps_weights=True)
+        async with supervised(model, tmp_path) as client:
+            streams = [asyncio.create_task(compared(client, lesson)) for _ in range(TIMES)]
+            for file in ("holder-0.json", "worker-0.json"):
+                await until(lambda: client.beat and client.beat.usage.running)
+                (pid,) = worker_pids(tmp_path, file)
+                os.kill(pid, signal.SIGKILL)
+                await until(lambda: client.beat and not client.is_ready)
+                await until(lambda: client.is_ready)
+            for comparison in await asyncio.gather(*streams):
+                comparison.check()
+
+    with memory_given_back(devices):
+        run(ask(), 400)
+    assert ["weights mapped" in line for line in starts(capfd)] == [False, False, True]
+
+
+@pytest.mark.timeout(600)
+def test_256_streams_of_an_8b_model_go_on_soon(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The first within 15 s, the last at most 6 s later. Prompts of 512 tokens, up to 256 more."""
+    options = EngineOptions(
+        device="cuda", load_format="dummy", log_level="info", max_running=256, max_restarts=9
+    )
+    folder, limits = shape_folder("llama8b"), Limits(max_queue_seconds=0)
+    model = set_up_model("model", folder, options, limits, f"{tmp_path}/0")
+    assert model.execution.keeps_weights
+    times: list[list[float]] = [[] for _ in range(256)]
+    params = SamplingParams(sampling=GREEDY, max_tokens=256, ignore_eos=True)
+
+    async def one(client: EngineClient, number: int) -> None:
+        tokens = np.random.default_rng(number).integers(2, 32_000, 512, np.int32)
+        with await client.generate(params, ids=[tokens.tobytes()]) as stream:
+            while await stream.next():
+                times[number].append(time.monotonic())
+
+    async def ask() -> float:
+        async with supervised(model, tmp_path) as client:
+            streams = [asyncio.create_task(one(client, number)) for number in range(256)]
+            await until(lambda: all(times))
+            killed = time.monotonic()
+            os.kill(worker_pid(tmp_path, 0), signal.SIGKILL)
+            await asyncio.gather(*streams)
+        return killed
+
+    killed = asyncio.run(asyncio.wait_for(ask(), 500))
+    phases = starts(capfd)
+    # What was on its way when the stage was killed has come within a second.
+    later = [[at - killed for at in own if at > killed + 1] for own in times]
+    first, *_, last = sorted(own[0] for own in later if own)
+    print(f"the first stream goes on after {first:.1f} s, the last after {last:.1f} s")
+    assert sum(map(bool, later)) > 128
+    assert "weights mapped" in phases[1]
+    assert first <= 15
+    assert last <= first + 6

@@ -30,7 +30,7 @@ class ApiServer:
         descriptor = self._listener.fileno()
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
-                [*command, str(descriptor), "0"],
+                [*command, str(descriptor), "0", "0"],
                 pass_fds=[descriptor],
                 stdin=subprocess.PIPE,
                 stdout=output,

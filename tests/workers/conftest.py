@@ -1,6 +1,7 @@
 """For all tests of workers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,3 +21,15 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama")
     save_llama(folder)
     return folder
+
+
+@pytest.fixture
+def pinned_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is pinned only where there is a GPU."""
+    if not torch.cuda.is_available():
+        real = torch.empty
+
+        def empty(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+            return real(*size, **options)
+
+        monkeypatch.setattr(torch, "empty", empty)

@@ -108,8 +108,8 @@ class EncoderStages(_AllStages[EncodeRunner]):
 
     def compute(self, message: EncodeStep) -> tuple[torch.Tensor, StepOutput]:
         """Every token's final state [T, hidden_size], and the last stage's results."""
-        step, hidden, output = self._compute(message)
-        return hidden[: step.num_tokens], output
+        prepared, hidden, output = self._compute(message)
+        return hidden[: prepared.tensors.num_tokens], output
 
 
 def sampled_tokens(output: GenerateOutput) -> np.ndarray:

@@ -30,7 +30,7 @@ class Capabilities:
                        allocate through torch and never synchronise.
     chunks_graph_safe  likewise for steps with chunks, for given numbers of tokens, decode rows and
                        chunks, and maximum lengths. Nothing is written for a decode row without
-                       context.
+                       context. The same for steps of texts, of which some may have no tokens.
     unattended         of a text, its last tokens may be hidden from all (`PackedStep`)
     prefix_groups      prefixes that rows share are attended once, where that pays
     fp8_cache          whether caches that are read are in FP8: never, always, or either way

@@ -61,7 +61,7 @@ class StageAttention:
         last_tokens: Callable[[], LastTokens | None] = lambda: None,
     ) -> "StepAttention":
         """Attention over the rows of a step. The last layer of a paged one calls `last_tokens`, and
-        only the tokens that it returns attend there."""
+        only the tokens that it returns attend there; that of a packed one goes by `read`."""
         return StepAttention(self, step, last_tokens)
 
     @property
@@ -146,7 +146,12 @@ class StepAttention:
         self, layer: int, qkv: QKV, hidden: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`hidden` [T', hidden_size] and the attention output [T', H, D]. Both are for the last
-        tokens alone if the step's results depend on no others."""
+        tokens, or those that are pooled, alone if the step's results depend on no others."""
+        if isinstance(self._step, PackedStep):
+            attended, read = self.attend(layer, qkv), self._step.read
+            if read is None:
+                return hidden, attended
+            return hidden.index_select(0, read), attended.index_select(0, read)
         last = self._last_tokens()
         if last is None:
             return hidden, self.attend(layer, qkv)

@@ -34,6 +34,9 @@ ITEM_BYTES: dict[CacheDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, 
 FP8_SCALE_BYTES = 4
 """Bytes of the scales of a token's key and value in one KV head (`attention/fp8_numbers.py`)."""
 
+HOLDER_BYTES = 1 << 29
+"""Bytes of a GPU that a holder takes beside the weights: its CUDA context."""
+
 
 class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one model is computed: the same for its engine core and for each of its workers.
@@ -58,7 +61,9 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
                           the largest step leave of them
     worker_endpoint       the socket between the engine core and its workers
     token_endpoint        the socket on which the first stage takes sampled tokens from the last
-    start                 a name that no other start of the daemon has
+    keeps_weights         each stage has a holder of its weights (`workers/weights/holder.py`)
+    start                 a name that no other start of the daemon has, and with which those of
+                          its holders' sockets begin
     restarts              how many times its processes, or its stages alone, were started before
     choices_folder        a folder for what is chosen by measuring (`workers/device/choices.py`), on
                           each host; "" where each process measures for itself
@@ -91,6 +96,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_shares: tuple[int, ...] = ()
     worker_endpoint: str
     token_endpoint: str
+    keeps_weights: bool = False
     start: str
     restarts: int = 0
     choices_folder: str = ""

@@ -522,8 +522,13 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
         own, products = self.experts, 3 if self.gated else 2
         if own is None or layer in own.dense_layers:
             return products * self.hidden_size * self.inner_size(layer)
-        inner = own.shared_size + own.size * (own.active if active else own.count)
-        return self.hidden_size * (products * inner + own.count + own.shared_gate)
+        beside = self.hidden_size * (products * own.shared_size + own.count + own.shared_gate)
+        return beside + self.expert_numbers(layer) * (own.active if active else own.count)
+
+    def expert_numbers(self, layer: int) -> int:
+        """Numbers in the matrices of one expert of a layer: gate, up and down."""
+        own = self.experts
+        return 0 if own is None or layer in own.dense_layers else 3 * self.hidden_size * own.size
 
     def numbers_of(self, layer: int, *, active: bool = False) -> int:
         """Numbers in the matrices of a layer, of all its experts or of a token's."""

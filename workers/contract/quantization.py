@@ -17,6 +17,9 @@ BLOCK = 128
 FP4_GROUP = 32
 """Inputs of an output that have a scale in MXFP4."""
 
+FP4_BYTES = 0.5 + 1 / FP4_GROUP
+"""Of a number in MXFP4, with its share of a scale."""
+
 FP8_DEVICES = frozenset({"cuda"})
 """Devices with products that read weights in FP8 and MXFP4. For others they are dequantised as they
 are loaded."""
@@ -63,11 +66,15 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     def in_fp4(self) -> bool:
         return self.weights == "group"
 
+    @property
+    def weight_dtype(self) -> str:
+        return "MXFP4" if self.in_fp4 else "FP8"
+
     def __str__(self) -> str:
-        if self.in_fp4:
-            return f"{self.method}: weights in MXFP4, a scale for each {FP4_GROUP} inputs"
-        scales = f"a scale for each {self.weights}, activations for each {self.activations}"
-        return f"{self.method}: weights in FP8, {scales}"
+        of_inputs = f"{FP4_GROUP} inputs"
+        of_others = f"{self.weights}, activations for each {self.activations}"
+        scales = of_inputs if self.in_fp4 else of_others
+        return f"{self.method}: weights in {self.weight_dtype}, a scale for each {scales}"
 
 
 def _any_match(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:

@@ -20,10 +20,14 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[
     queued on the current stream without waiting."""
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
-    moved = pin(arrays).to(device, non_blocking=True)
+    return views(pin(arrays).to(device, non_blocking=True), arrays)
+
+
+def views(buffer: torch.Tensor, arrays: Sequence[npt.NDArray[Any]]) -> list[torch.Tensor]:
+    """Tensors as `arrays` are, in a buffer that is laid out as by `pin`."""
     return [
         part[: array.nbytes].view(_torch_dtype(array.dtype)).view(array.shape)
-        for part, array in zip(moved.split(_sizes(arrays)), arrays, strict=True)
+        for part, array in zip(buffer.split(_sizes(arrays)), arrays, strict=True)
     ]
 
 

@@ -27,6 +27,23 @@ MIXED_GRAPH_MAX_CONTEXT = 4096
 """Most tokens of a decode row's context in such a step. One that is longer, read by 8 programs
 instead of by all, adds a millisecond to a step: the piecewise graph is then faster."""
 
+TEXT_GRAPH_RUNGS, TEXT_GRAPH_LEAST_STRIDE = 8, 32
+"""Captured steps of texts between one power of two and the next, and the fewest tokens between one
+and the next: padding is at most an eighth of a larger step. Not measured yet, nor are those below.
+"""
+
+TEXT_GRAPH_MEAN_LENS = {4: 1, 8: 4096, 16: 1024, 32: 4096, 64: 1024, 256: 4096}
+"""By the least mean length of the texts for which a captured step has rows: the fewest tokens of
+the step. A row that is not used costs each head a block of threads in kernels of attention."""
+
+TEXT_GRAPH_GRID, TEXT_GRAPH_FACTOR = 1 << 17, 16
+"""Rows times the longest text of a captured step are at most so many tokens, or so many times the
+step's. A kernel whose grid is rows times tiles of the longest starts programs for all of them."""
+
+LAUNCHES_MATTER = 8
+"""A step of texts that keeps the device busy for so many times as long as the host launches it
+needs no graph: padding costs more. Below, a core that launches is missed by others."""
+
 CLEARLY_FASTER = 0.95
 """A graph is dropped only if a larger one runs in under this fraction of its time. The margin
 absorbs noise. d02e0f6."""
@@ -227,11 +244,6 @@ GROUPED_TILES = (
 
 ACTIVATION_MUL_BLOCK = 1024
 """Outputs a program: with 4 warps, one 16-byte access a thread and input in half precision."""
-
-FUSED_NORM_MIN_ROWS = 512
-"""Rows from which LayerNorm, of a sum too, is a kernel of ours. Torch launches its own sooner, and
-a step of few tokens waits for its launches: encoders run without CUDA graphs. An H200 takes 3.2 µs
-for the sum of 512 rows of 1,024 in place of 7.8."""
 
 # The LM head. H200, 26615e5.
 

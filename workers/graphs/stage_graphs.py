@@ -9,12 +9,8 @@ its pieces ends at a layer's attention. Everything else depends on the tokens' n
 graph has static rows, and is a single piece with all attention but the last layer's.
 """
 
-import gc
-import math
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple, Self, TypeVar
 
 import torch
@@ -22,9 +18,7 @@ import torch
 from workers.attention.backends.triton import min_splits
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.attention.stage_attention import LayerAttention, StageAttention
-from workers.device.timing import Stopwatch
 from workers.device.tuning import (
-    CLEARLY_FASTER,
     DECODE_GRAPH_ROWS,
     DECODE_GRAPH_STRIDE,
     GROUPED_GRAPH_ROWS,
@@ -32,92 +26,15 @@ from workers.device.tuning import (
     MIXED_GRAPH_DECODE_ROWS,
     PROMPT_GRAPH_TOKENS,
 )
+from workers.graphs.captured_step import CapturedStep, FullGraph, GraphPool, Graphs, GraphSizes
 from workers.graphs.static_inputs import StaticInputs, StaticPrefixes, StaticRows
-from workers.models.base import StageModel, finish_last_layer, forward
-from workers.progress_bar import progress
+from workers.models.base import StageModel, finish_last_layer
 from workers.step.paged_step import LastTokens, PagedStep
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
 
-
-class GraphPool:
-    """One memory pool and one stream for all graphs of a stage, of which one runs at a time. The
-    largest is captured first: the others fit into its memory."""
-
-    def __init__(self) -> None:
-        # Frees the graphs of an earlier runner: freeing them during a capture would invalidate it.
-        gc.collect()
-        self._handle = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
-
-    @contextmanager
-    def capturing(self) -> Generator[None]:
-        """Surround every `begin`: nothing else runs on the device meanwhile."""
-        torch.cuda.synchronize()
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.synchronize()
-
-    def begin(self) -> torch.cuda.CUDAGraph:
-        """A graph that captures all kernels launched until its `capture_end`."""
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._handle)
-        return graph
-
-
-class CapturedStep:
-    """A captured step of a stage over `inputs`, in pieces.
-
-    The first stage looks tokens up; a later one reads `hidden_in` [size, hidden_size], which the
-    stage before has sent.
-    """
-
-    def __init__(
-        self,
-        inputs: StaticInputs,
-        model: StageModel,
-        attention: StageAttention,
-        hidden_in: torch.Tensor | None,
-    ) -> None:
-        self.inputs, self.pieces = inputs, list[torch.cuda.CUDAGraph]()
-        self._model, self._attention, self._hidden_in = model, attention, hidden_in
-
-    def replay(self) -> None:
-        """Replay the pieces over whatever the inputs hold, without what is between them."""
-        for piece in self.pieces:
-            piece.replay()
-
-    def _receive(self, hidden: torch.Tensor | None) -> None:
-        """Take the hidden states [T, hidden_size], T <= size, of the stage before."""
-        if self._hidden_in is not None:
-            assert hidden is not None, "a later stage gets the hidden states of the one before"
-            self._hidden_in[: len(hidden)] = hidden
-
-
-class FullGraph(CapturedStep):
-    """A captured decode step of `inputs.size` rows of one token each."""
-
-    def capture(self, pool: GraphPool) -> "FullGraph":
-        """Run the step once, which compiles its kernels outside of a capture, then capture it."""
-        self.step = self.inputs.as_decode_step()
-        self._compute()
-        with pool.capturing():
-            self.pieces.append(pool.begin())
-            self._hidden_out = self._compute()
-            self.pieces[0].capture_end()
-        return self
-
-    def run(self, hidden: torch.Tensor | None) -> torch.Tensor:
-        """Replay the step over its loaded inputs. The next replay overwrites the result,
-        [size, hidden_size]."""
-        self._receive(hidden)
-        self.replay()
-        return self._hidden_out
-
-    def _compute(self) -> torch.Tensor:
-        if self._hidden_in is None:
-            self.inputs.resolve_tokens()
-        return forward(self._model, self.step, self._hidden_in, self._attention.over(self.step))
+DecodeGraph = FullGraph[StaticInputs]
+"""A whole decode step of `inputs.size` rows of one token each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +76,7 @@ class LayerBuffers(NamedTuple):
     attended: torch.Tensor
 
 
-class PartialGraph(CapturedStep):
+class PartialGraph(CapturedStep[StaticInputs]):
     """A captured step of `inputs.size` tokens: mixed if `inputs.rows` are given, else piecewise."""
 
     hidden: torch.Tensor
@@ -169,7 +86,7 @@ class PartialGraph(CapturedStep):
         """Run the step once, which compiles its kernels outside of a capture, then capture it."""
         self._buffers = buffers
         mixed = self.inputs.rows is not None
-        step = self.inputs.as_step_of_rows() if mixed else self.inputs.as_decode_step()
+        step = self.inputs.as_step_of_rows() if mixed else self.inputs.step
         for _ in self._compute(step):
             pass
         with pool.capturing():
@@ -219,12 +136,11 @@ class PartialGraph(CapturedStep):
                 hidden = layer.after_attention(hidden, buffers.attended)
 
 
-_Graph = TypeVar("_Graph", bound=CapturedStep)
-_AnyGraph = TypeVar("_AnyGraph")
+_Graph = TypeVar("_Graph", bound=CapturedStep[StaticInputs])
 
 
 @dataclass
-class StageGraphs:
+class StageGraphs(Graphs):
     """The captured steps of a stage, each list by rising size.
 
     decode     a token a row, in rows; attention included
@@ -233,12 +149,12 @@ class StageGraphs:
     piecewise  any rows, in tokens; attention is launched between the pieces
     """
 
-    decode: list[FullGraph] = field(default_factory=list[FullGraph])
-    grouped: list[FullGraph] = field(default_factory=list[FullGraph])
+    decode: list[DecodeGraph] = field(default_factory=list[DecodeGraph])
+    grouped: list[DecodeGraph] = field(default_factory=list[DecodeGraph])
     mixed: list[PartialGraph] = field(default_factory=list[PartialGraph])
     piecewise: list[PartialGraph] = field(default_factory=list[PartialGraph])
 
-    def select(self, rows: StepRows) -> FullGraph | PartialGraph | None:
+    def select(self, rows: StepRows) -> DecodeGraph | PartialGraph | None:
         """The smallest graph that has room for a step of these rows. None to launch every kernel.
 
         A step with a skewed context takes no decode graph: captured attention splits contexts by
@@ -251,16 +167,7 @@ class StageGraphs:
             return _smallest(self.decode, rows)
         return _smallest(self.mixed, rows) or _smallest(self.piecewise, rows)
 
-    def sizes(self) -> "GraphSizes":
-        kinds: dict[str, list[CapturedStep]] = vars(self)
-        return {kind: [graph.inputs.size for graph in own] for kind, own in kinds.items()}
-
-    def drop_slow(self, watch: Stopwatch) -> None:
-        """Keep those that no larger graph of their kind clearly outruns."""
-        for kind, graphs in vars(self).items():
-            setattr(self, kind, without_slow(graphs, lambda graph: watch.seconds(graph.replay)))
-
-    def _grouped(self, rows: StepRows) -> FullGraph | None:
+    def _grouped(self, rows: StepRows) -> DecodeGraph | None:
         """The graph for rows some of which share a prefix that is worth it."""
         graph = _smallest(self.grouped, rows)
         if graph is None or graph.inputs.prefixes is None:
@@ -269,10 +176,6 @@ class StageGraphs:
         if tables is None or min_splits(rows.contexts - tables.starts) > 1:
             return None
         return graph
-
-
-GraphSizes = dict[str, list[int]]
-"""The sizes of the graphs of each kind of `StageGraphs`, rising."""
 
 
 def _smallest(graphs: list[_Graph], rows: StepRows) -> _Graph | None:
@@ -327,37 +230,27 @@ class GraphCapture:
             most = max([tokens, *sizes["decode"], *sizes["grouped"]])
             self._hidden = hidden_like.expand(most, -1).contiguous()
         self._buffers = AttentionBuffers.of(self._attention.layers, tokens)
-        kinds: dict[str, Callable[[int], None]] = {
-            "piecewise": lambda size: self._capture_prompts(size, graphs.piecewise),
-            "mixed": lambda size: self._capture_prompts(
-                size, graphs.mixed, self._static_rows(size)
-            ),
-            "decode": lambda size: self._capture_decode(size, graphs.decode),
-            "grouped": lambda size: self._capture_decode(size, graphs.grouped, tiler),
-        }
-        captures = [
-            partial(capture, size)
-            for kind, capture in kinds.items()
-            for size in reversed(sizes[kind])
-        ]
-        for capture in progress("capturing CUDA graphs", captures, len(captures)):
-            capture()
+        graphs.capture(
+            sizes,
+            {
+                "piecewise": self._capture_prompts,
+                "mixed": lambda size: self._capture_prompts(size, self._static_rows(size)),
+                "decode": self._capture_decode,
+                "grouped": lambda size: self._capture_decode(size, tiler),
+            },
+        )
         return graphs
 
-    def _capture_decode(
-        self, size: int, graphs: list[FullGraph], tiler: PrefixTiler | None = None
-    ) -> None:
+    def _capture_decode(self, size: int, tiler: PrefixTiler | None = None) -> DecodeGraph:
         prefixes = StaticPrefixes(size, tiler) if tiler else None
         inputs = StaticInputs(size, self._slots, prefixes=prefixes)
-        graph = FullGraph(inputs, self._model, self._attention, self._hidden_in(size))
-        graphs.insert(0, graph.capture(self._pool))
+        graph = DecodeGraph(inputs, self._model, self._attention, self._hidden_in(size))
+        return graph.capture(self._pool)
 
-    def _capture_prompts(
-        self, size: int, graphs: list[PartialGraph], rows: StaticRows | None = None
-    ) -> None:
+    def _capture_prompts(self, size: int, rows: StaticRows | None = None) -> PartialGraph:
         inputs = StaticInputs(size, self._slots, rows)
         graph = PartialGraph(inputs, self._model, self._attention, self._hidden_in(size))
-        graphs.insert(0, graph.capture(self._pool, self._buffers))
+        return graph.capture(self._pool, self._buffers)
 
     def _hidden_in(self, size: int) -> torch.Tensor | None:
         return None if self._hidden is None else self._hidden[:size]
@@ -365,21 +258,3 @@ class GraphCapture:
     def _static_rows(self, size: int) -> StaticRows:
         max_context = self._slots.max_blocks * self._slots.block_size
         return StaticRows(min(MIXED_GRAPH_DECODE_ROWS, size), MIXED_GRAPH_CHUNKS, max_context)
-
-
-def without_slow(
-    graphs: Sequence[_AnyGraph], measure: Callable[[_AnyGraph], float]
-) -> list[_AnyGraph]:
-    """The `graphs`, by rising size, without those that a larger one clearly outruns.
-
-    Products by libraries are much slower for some numbers of rows than for slightly more. On an
-    H200, 448 tokens of an 8B Llama take 15 ms, and 512 take 12 ms.
-    """
-    kept: list[_AnyGraph] = []
-    fastest = math.inf
-    for graph in reversed(graphs):
-        taken = measure(graph)
-        if fastest > CLEARLY_FASTER * taken:
-            kept.insert(0, graph)
-        fastest = min(fastest, taken)
-    return kept

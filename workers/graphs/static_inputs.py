@@ -66,6 +66,7 @@ class StaticInputs:
     kv_indices           int64[N, size], by each of N block tables
     slots, context_lens  int32[size]; a token's context includes itself
 
+    step      of `size` rows, each of one resolved token
     rows      of a step that is captured with its attention, else None
     prefixes  that rows of one token share, if the captured step has room for any, else None
     resolved  int64[size], the tokens with each -1 looked up within the captured step
@@ -97,6 +98,7 @@ class StaticInputs:
         if more:
             more.use(self._buffer[end:])
         self.resolved = torch.zeros_like(self.tokens)
+        self.step = self._whole_step()
         nothing = np.zeros(0, np.int32)
         rows_of_none = StepRows.over(nothing, nothing, nothing)
         self.load(nothing, slots.kv_indices(rows_of_none), rows_of_none)
@@ -126,7 +128,7 @@ class StaticInputs:
         """Fill `resolved`, as part of what is captured."""
         self._table.resolve(self.slots, self.tokens, self.resolved)
 
-    def as_decode_step(self) -> PagedStep:
+    def _whole_step(self) -> PagedStep:
         """A step of `size` rows, each of one resolved token. Lengths on the host are made up:
         captured kernels read those on the device."""
         tables = AllTables.of(self._table, self.kv_indices)
@@ -162,7 +164,7 @@ class StaticInputs:
         assert self.rows is not None, "captured with its attention"
         decode_rows, chunks = self.rows.decode_rows, self.rows.chunks
         return replace(
-            self.as_decode_step(),
+            self.step,
             slots=self.rows.slots,
             query_starts=self.rows.query_starts,
             context_lens=self.rows.context_lens,

@@ -15,7 +15,19 @@ from workers.models.base import StageModel
 from workers.step.packed_step import PackedStep
 
 EncoderHead = Callable[[PackedStep, torch.Tensor], HeadResult]
-"""Queues the work on one step's final hidden states [T', hidden_size]."""
+"""Queues the work on one step's final hidden states [T', hidden_size], or on those of the tokens
+`PackedStep.read`."""
+
+
+def pooling_modes(config: ExecutionConfig) -> tuple[PoolingMode, ...]:
+    """How the head of the task pools final states. Empty if it reads those of all tokens."""
+    match config.task:
+        case "embed":
+            return config.model.pooling.modes
+        case "classify":
+            return (config.model.classifier_pooling,)
+        case _:
+            return ()
 
 
 def encoder_head(config: ExecutionConfig, model: StageModel) -> EncoderHead:
@@ -60,10 +72,7 @@ def _classify(
     model: StageModel, pooling: PoolingMode, step: PackedStep, hidden: torch.Tensor
 ) -> HeadResult:
     """One logit a label for each row, where a rerank score is made, from its pooled states."""
-    if pooling == "cls":
-        states = hidden[step.query_starts[:-1]]
-    else:
-        states = pool(hidden, step, PoolingConfig(modes=(pooling,))).to(hidden.dtype)
+    states = _pool(hidden, step, pooling).to(hidden.dtype)
     return HeadResult(ClassifyOutput, {"logits": model.compute_logits(states).float()})
 
 
@@ -72,21 +81,23 @@ def _classify(
 
 def pool(hidden: torch.Tensor, step: PackedStep, config: PoolingConfig) -> torch.Tensor:
     """Pool `hidden` [T', D] -> float32[R, modes * D], not normalised. NaN stays in its row. Rows
-    have more tokens than `step.unpooled_lens`."""
+    have more tokens than `step.unpooled_lens`; the step was made for these modes."""
     vectors = [_pool(hidden, step, mode) for mode in config.modes]
     return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=1)
 
 
 def _pool(hidden: torch.Tensor, step: PackedStep, mode: PoolingMode) -> torch.Tensor:
     match mode:
-        case "cls":
-            first = step.query_starts[:-1]
-            skipped = step.unpooled_lens
-            return hidden[first if skipped is None else first + skipped].float()
-        case "lasttoken":
-            return hidden[step.query_starts[1:] - 1].float()
+        case "cls" | "lasttoken":
+            states = hidden if step.read is not None else hidden.index_select(0, step.pooled[mode])
+            return states[: len(step.query_lens)].float()
         case "max":
             return _max(hidden, step)
+        case _ if hidden.is_cuda:
+            # Imported here, because a machine without a GPU may have no Triton.
+            from workers.kernels.pooling import average  # noqa: PLC0415
+
+            return average(hidden, step.query_starts, step.unpooled_lens, mode)
         case "mean":
             return _sums(hidden, step) / _num_pooled(step)
         case "mean_sqrt_len_tokens":

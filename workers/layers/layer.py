@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 
@@ -30,7 +30,7 @@ class Rows:
 
 class Layer:
     """A model or a part of one, created with uninitialised weights, filled through `weights`,
-    packed, then called."""
+    adjusted, packed, then called."""
 
     def parts(self) -> "Iterator[Layer]":
         """The layers among the attributes, alone, in lists or in dicts, each once."""
@@ -52,8 +52,14 @@ class Layer:
         """Bytes that `pack` adds to the weights, where one in FP8 takes so many of them."""
         return sum(part.added_bytes(fp8_item_bytes) for part in self.parts())
 
+    def adjust(self) -> None:
+        """Change the filled weights, in place, to those that are computed with."""
+        for part in self.parts():
+            part.adjust()
+
     def pack(self) -> None:
-        """Convert the filled weights to the layout that is read fastest."""
+        """Convert the weights to the layout that is read fastest. They stay as they are: another
+        process may pack them again."""
         for part in self.parts():
             part.pack()
 
@@ -70,11 +76,19 @@ class Chain(Layer):
         return rows
 
 
+class Memory(Protocol):
+    """Makes, or has, a weight of this shape whose numbers are arbitrary or filled already."""
+
+    def __call__(
+        self, shape: tuple[int, ...], /, *, device: torch.device, dtype: torch.dtype
+    ) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The device and element type of a stage's weights, and what was chosen for the device. With a
     `quantization`, or as `transposed` in the checkpoint, they are those of its layers, of which
-    some may have `other_names` there."""
+    some may have `other_names` there. Weights are in `memory`."""
 
     device: torch.device
     dtype: torch.dtype
@@ -82,6 +96,7 @@ class Placement:
     quantization: Quantization | None = None
     transposed: bool = False
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    memory: Memory = torch.empty
 
     @classmethod
     def of(cls, worker: WorkerConfig) -> Self:
@@ -90,8 +105,8 @@ class Placement:
         return cls(torch.device(worker.local_device), TORCH_DTYPES[execution.dtype], choices)
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """An uninitialised weight of `shape`, of another element type if given."""
-        return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
+        """A weight of `shape` that is to be filled, of another element type if given."""
+        return self.memory(shape, device=self.device, dtype=dtype or self.dtype)
 
     @property
     def kernels(self) -> FusedKernels | None:

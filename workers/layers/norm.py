@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from workers.device.tuning import FUSED_NORM_MIN_ROWS
 from workers.kernels.linear.fused import Norm
 from workers.layers.layer import Layer, Placement
 
@@ -39,7 +38,7 @@ class RMSNorm(Layer):
     def weights(self) -> dict[str, torch.Tensor]:
         return {f"{self._name}.weight": self.parameters.weight}
 
-    def pack(self) -> None:
+    def adjust(self) -> None:
         if self._unit_offset:
             self.parameters.weight.add_(1)
 
@@ -86,7 +85,7 @@ class LayerNorm(Layer):
     def __call__(self, rows: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """[N, size]: the rows, or residual + rows, normalised."""
         parameters = self._weight, self._bias, self._eps
-        if self._kernels is not None and len(rows) >= FUSED_NORM_MIN_ROWS:
+        if self._kernels is not None:
             return self._kernels.layer_norm(rows, *parameters, residual=residual)
         summed = rows if residual is None else residual + rows
         return F.layer_norm(summed, self._shape, *parameters)
@@ -97,6 +96,6 @@ class LayerNorm(Layer):
             weights[f"{self._name}.bias"] = self._bias
         return weights
 
-    def pack(self) -> None:
+    def adjust(self) -> None:
         if self._unit_offset:
             self._weight.add_(1)

@@ -1,7 +1,8 @@
 """The base classes of models, each one stage of an architecture, and how a step runs through one.
 
 If a step's results depend only on the last tokens of its rows, the last layer computes attention
-and all that follows for those alone.
+and all that follows for those alone. Where an encoder pools one token of a row, it goes on from
+attention with that one.
 """
 
 import re
@@ -203,7 +204,7 @@ def forward(
 ) -> torch.Tensor:
     """Run all layers, and on the last stage the final norm. `hidden` [T', state_size] of the stage
     before may be overwritten. Returns the same shape, or on the last stage [T', hidden_size], or
-    [E', hidden_size] for E last tokens."""
+    [E', hidden_size] for E last or pooled tokens."""
     hidden = model.embed(step) if hidden is None else hidden
     last = len(model.layers) - 1
     for index in range(last):

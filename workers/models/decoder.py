@@ -188,11 +188,11 @@ class DecoderForCausalLM(DecoderModel):
             logits.mul_(self._scale)
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
-    def pack(self) -> None:
+    def adjust(self) -> None:
         if self._normed_head:
             for weight in cast("Linear", self._head).weights().values():
                 weight.copy_(F.normalize(weight.float()))
-        super().pack()
+        super().adjust()
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Linear | TokenScores:
         family = family_config(config, DecoderConfig)

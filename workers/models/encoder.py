@@ -141,11 +141,11 @@ class EncoderLayer(StageLayer):
         self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=bias)
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
 
-    def pack(self) -> None:
+    def adjust(self) -> None:
         if self._gate_last:
             for halves in filter(torch.Tensor.dim, self._up.weights().values()):
                 halves.copy_(halves.roll(len(halves) // 2, 0))
-        super().pack()
+        super().adjust()
 
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._qkv(hidden).view(len(hidden), -1, self._head_dim)

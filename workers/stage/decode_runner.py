@@ -1,7 +1,6 @@
 """A stage of a decoder: rows in slots, a KV cache, CUDA graphs."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,12 +13,11 @@ from workers.attention.kv_cache import KVCache
 from workers.attention.prefix_tiles import PrefixTiler
 from workers.contract.config import WorkerConfig
 from workers.contract.messages import DecodeStep
-from workers.device.timing import Stopwatch
 from workers.device.tuning import WARM_LM_HEAD_ROWS
+from workers.graphs.captured_step import FullGraph, GraphSizes, captured
 from workers.graphs.stage_graphs import (
-    FullGraph,
+    DecodeGraph,
     GraphCapture,
-    GraphSizes,
     PartialGraph,
     StageGraphs,
     decode_graph_sizes,
@@ -38,6 +36,7 @@ from workers.models.base import forward, on_this_stage
 from workers.sampling.sampling_table import SamplingTable, TokenMask
 from workers.stage.model_runner import (
     MAX_TOKENS,
+    NOT_CAPTURED,
     ModelRunner,
     decode_steps,
     stage_attention,
@@ -58,7 +57,7 @@ class DecodeInput:
 
     tensors: PagedStep
     masked: bytes
-    graph: FullGraph | PartialGraph | None = None
+    graph: DecodeGraph | PartialGraph | None = None
     build_requested: Callable[[], RequestedOutputs] = RequestedOutputs
 
     @cached_property
@@ -123,8 +122,9 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         if graph is None:
             step = PagedStep.of(rows, tokens, self.slots, look_up=self.first)
         else:
-            graph.inputs.load(tokens, self.slots.kv_indices(rows), rows)
-            step = graph.step if isinstance(graph, FullGraph) else graph.inputs.as_step(rows)
+            inputs = graph.inputs
+            inputs.load(tokens, self.slots.kv_indices(rows), rows)
+            step = inputs.as_step(rows) if isinstance(graph, PartialGraph) else inputs.step
         if not self.last:
             return DecodeInput(step, message.masked, graph)
         if self._sampling is not None:
@@ -158,9 +158,10 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         if isinstance(self._head, GenerateHead) and self.device.type == "cuda":
             self._head.warm_up(self.hidden_like()[:, : self.config.model.hidden_size])
         if self.can_capture():
-            self._capture_all()
+            sizes, shape = self.graph_sizes(), self.config.shape
+            captured(self.capture, sizes, self.attention, self.placement, shape)
         elif self.device.type == "cuda":
-            _logger.info("CUDA graphs: none, for the attention backend's steps cannot be captured")
+            _logger.info(NOT_CAPTURED)
             # What capturing would have compiled: there are kernels for some numbers of rows.
             for rows in decode_graph_sizes(min(WARM_LM_HEAD_ROWS, self.config.max_running)):
                 self.run_alone(step_of_first_tokens(rows, self.config.cache_layout))
@@ -195,26 +196,6 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
     @property
     def _prefix_tiler(self) -> PrefixTiler | None:
         return None if self.config.disable_cascade_attn else self.attention.prefix_tiler
-
-    def _capture_all(self) -> None:
-        """Capture all steps, and keep those graphs that are worth it. If that was chosen before,
-        only these are captured."""
-        started, free = time.monotonic(), torch.cuda.mem_get_info()[0]
-
-        def measure(watch: Stopwatch) -> GraphSizes:
-            graphs = self.capture(self.graph_sizes())
-            graphs.drop_slow(watch)
-            return graphs.sizes()
-
-        backends = sorted({layer.backend.label for layer in self.attention.layers})
-        sizes = self.placement.choices.get(
-            "CUDA graphs", GraphSizes, measure, self.device, self.config.shape, backends
-        )
-        if self._graphs is None or self._graphs.sizes() != sizes:
-            self.capture(sizes)
-        taken, seconds = free - torch.cuda.mem_get_info()[0], time.monotonic() - started
-        kinds = ", ".join(f"{len(own)} {kind}" for kind, own in sizes.items() if own)
-        _logger.info("CUDA graphs: %s; %.1f s, %d MiB", kinds, seconds, taken >> 20)
 
     def _clear(self) -> None:
         """Forget every slot, and what the warm-up wrote to the cache."""

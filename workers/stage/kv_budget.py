@@ -35,7 +35,7 @@ def measured_kv_budget(
     share = config.setting("memory_share")
     with explained("measuring the largest step", f"lower {tokens} or {rows}"):
         allocated = torch.cuda.memory_allocated()
-        held = allocated - runner.kv_cache.nbytes
+        held = allocated - runner.kv_cache.nbytes + loaded.holder_bytes
         torch.cuda.reset_peak_memory_stats()
         runner.run_alone(largest)
         peak = torch.cuda.max_memory_allocated() - allocated

@@ -1,8 +1,9 @@
 """Runs a stage's share of each step, from the message to hidden states or results."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from workers.contract.messages import DecodeStep, EncodeStep, SlotInit, StepInpu
 from workers.contract.model_config import AttentionKind
 from workers.contract.token_sampling import GREEDY, TokenSampling
 from workers.heads.base import HeadResult
-from workers.heads.encoder_head import encoder_head
+from workers.heads.encoder_head import encoder_head, pooling_modes
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.layers.linear import pad_rows
 from workers.layers.rotary import RotaryEmbedding
@@ -24,6 +25,14 @@ from workers.models.base import StageLayer, StageModel, forward
 from workers.step.packed_step import PackedStep
 from workers.step.rows import IntArray
 from workers.weights.loader import LoadedModel
+
+if TYPE_CHECKING:
+    from workers.graphs.captured_step import GraphSizes
+    from workers.graphs.text_graphs import TextGraph, TextGraphs
+
+NOT_CAPTURED = "CUDA graphs: none, for the attention backend's steps cannot be captured"
+
+_logger = logging.getLogger(__name__)
 
 MAX_TOKENS = 64
 """Tokens of the longest step that warms up: enough to take every path."""
@@ -141,8 +150,17 @@ def stage_attention(
     return StageAttention([attention(*own) for own in layers], model.position_bias)
 
 
-class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
+class EncodeInput(NamedTuple):
+    """One step as a stage runs it. Its tensors are those of the captured `graph`, if one fits."""
+
+    tensors: PackedStep
+    graph: "TextGraph | None" = None
+
+
+class EncodeRunner(ModelRunner[EncodeStep, EncodeInput]):
     """See `ModelRunner`."""
+
+    _graphs: "TextGraphs | None" = None
 
     def __init__(
         self, worker: WorkerConfig, loaded: LoadedModel, backends: Sequence[AttentionBackend]
@@ -151,31 +169,62 @@ class EncodeRunner(ModelRunner[EncodeStep, PackedStep]):
         config, model = worker.execution, loaded.model
         self.attention = stage_attention(config, model, backends, {}, self.placement)
         self._head = encoder_head(config, model)
+        self._modes = pooling_modes(config) if self.last else ()
 
-    def prepare(self, message: EncodeStep) -> PackedStep:
-        return PackedStep.of(message, self.device)
+    def prepare(self, message: EncodeStep) -> EncodeInput:
+        graph = self._graphs.select(message) if self._graphs else None
+        place = None if graph is None else graph.inputs.place
+        return EncodeInput(PackedStep.of(message, self.device, self._modes, place), graph)
 
-    def forward(self, prepared: PackedStep, hidden: torch.Tensor | None) -> torch.Tensor:
-        return forward(self._model, prepared, hidden, self.attention.over(prepared))
+    def forward(self, prepared: EncodeInput, hidden: torch.Tensor | None) -> torch.Tensor:
+        step, graph = prepared
+        if graph is not None:
+            return graph.run(hidden)
+        return forward(self._model, step, hidden, self.attention.over(step))
+
+    def reuses_states(self, prepared: EncodeInput) -> bool:
+        return prepared.graph is not None
 
     def run_head(
-        self, prepared: PackedStep, hidden: torch.Tensor, mask_bits: Callable[[], bytes] = bytes
+        self, prepared: EncodeInput, hidden: torch.Tensor, mask_bits: Callable[[], bytes] = bytes
     ) -> HeadResult:
         del mask_bits  # nothing is sampled
-        return self._head(prepared, hidden)
+        return self._head(prepared.tensors, hidden)
 
     def warm_up(self) -> None:
         for message in encode_steps(self.config):
             self.run_alone(message)
+        if self.device.type != "cuda":
+            return
+        if not self.attention.chunks_graph_safe:
+            _logger.info(NOT_CAPTURED)
+            return
+        # Imported here: a CPU needs none of this.
+        from workers.graphs.captured_step import captured  # noqa: PLC0415
+        from workers.graphs.text_graphs import text_graph_sizes  # noqa: PLC0415
+
+        config = self.config
+        sizes = text_graph_sizes(config.largest_step_tokens, config.max_model_len)
+        captured(self.capture, sizes, self.attention, self.placement, config.shape)
+
+    def capture(self, sizes: "GraphSizes") -> "TextGraphs":
+        """Capture steps of these sizes, in place of any before. Steps that have room in one are
+        replayed from now on."""
+        from workers.graphs.text_graphs import capture_texts  # noqa: PLC0415
+
+        own = self.config, self._model, self.attention, self._modes, self.hidden_like()
+        self._graphs = capture_texts(*own, sizes)
+        return self._graphs
 
 
 # Steps without a request: those that warm a stage up, and others by which it is measured.
 
 
 def encode_steps(config: ExecutionConfig) -> list[EncodeStep]:
-    """Two rows of unequal length, then one short row."""
+    """Two rows of unequal length, the same with prompts, then one short row."""
     length = max(1, min(MAX_TOKENS, config.max_model_len, config.max_step_tokens // 2))
-    return [step_of_texts(lens) for lens in ([length, max(1, length // 2)], [1])]
+    two = step_of_texts([length, max(1, length // 2)])
+    return [two, replace(two, unpooled_lens=_zeros(2)), step_of_texts([1])]
 
 
 def step_of_texts(lens: Sequence[int]) -> EncodeStep:

@@ -106,14 +106,18 @@ def _seconds(
     watch: Stopwatch,
 ) -> list[float]:
     """Seconds of a layer, the embedding and the head in one step. `head` gets states of its
-    tokens."""
+    tokens, and runs the last layer before it.
+
+    That computes less than the others: after its keys and values, only what the last tokens of
+    prompts, or pooled ones, need. So the head may take less than nothing."""
     hidden = torch.randn_like(model.embed(step))
     parts = (
         lambda: run_layer(model, 0, hidden, attention),
         lambda: model.embed(step),
         lambda: head(hidden),
     )
-    return [watch.seconds(part) for part in parts]
+    layer, embedding, last_layer_and_head = (watch.seconds(part) for part in parts)
+    return [layer, embedding, last_layer_and_head - layer]
 
 
 def _part_sizes(
@@ -169,12 +173,13 @@ def _encoder_seconds(
 ) -> tuple[list[float], list[float]]:
     """The time of each part in a decode step, which an encoder has not, and in a step of texts."""
     model, runner = loaded.model, EncodeRunner(worker, loaded, backends)
-    step = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
+    prepared = runner.prepare(step_of_texts(_prompt_lens(worker.execution).tolist()))
+    step, attention = prepared.tensors, runner.attention.over(prepared.tensors)
 
     def head(hidden: torch.Tensor) -> None:
-        runner.run_head(step, model.final_norm(hidden))
+        runner.run_head(prepared, forward(model, step, hidden, attention))
 
-    prompts = _seconds(model, step, runner.attention.over(step), head, watch)
+    prompts = _seconds(model, step, attention, head, watch)
     return [0.0 for _ in prompts], prompts
 
 
@@ -204,11 +209,7 @@ def _decoder_seconds(
         def head(hidden: torch.Tensor) -> None:
             runner.run_head(prepared, forward(model, step, hidden, at_the_end))
 
-        parts = _seconds(model, step, runner.attention.over(step), head, watch)
-        layer, embedding, last_layer_and_head = parts
-        # The last layer computes less than the others: after its keys and values, only what the
-        # last tokens of prompts need.
-        return [layer, embedding, last_layer_and_head - layer]
+        return _seconds(model, step, runner.attention.over(step), head, watch)
 
     return seconds(decode_step), seconds(prompts)
 

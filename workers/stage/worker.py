@@ -31,6 +31,7 @@ from workers.links.transport import Links, PipelineError, connect
 from workers.stage.memory import DeviceMemoryError, explained, release_cached
 from workers.stage.model_runner import EncodeRunner, attention_needs
 from workers.stage.stage import QueuedSender, ResultSender, Stage
+from workers.weights.held import ask_for_weights
 from workers.weights.loader import LoadedModel, load_model
 
 if TYPE_CHECKING:
@@ -120,16 +121,14 @@ def _serve(
     engine.send(WorkerConnected(config.stage, _costs(config, backends)))
     share = _answer(engine, Share)
     phases.end("costs of layers")
-    with explained("loading the weights", "use a smaller model"):
-        loaded = load_model(config, share)
-    phases.end("weights")
+    loaded = _loaded(config, share, context, phases)
     announcement = _announcement(config, loaded, backends, links)
     engine.send(announcement)
     num_blocks = _answer(engine, AllocateKV).num_blocks
-    needed = num_blocks * announcement.kv_block_bytes
     setting = execution.setting
-    remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
-    with explained("allocating the KV cache", remedy, needed):
+    if execution.model.has_kv_cache:
+        remedy = f"lower {setting('kv_cache_memory')} (or {setting('memory_share')})"
+    with explained("allocating the KV cache", remedy, num_blocks * announcement.kv_block_bytes):
         runner = _runner(config, loaded, backends, num_blocks, links)
     phases.end("KV cache")
     with explained("warming up", remedy):
@@ -145,6 +144,15 @@ def _serve(
         stage.run(inbox.next_step())
         if trimmer is not None:
             trimmer.after_step()
+
+
+def _loaded(config: WorkerConfig, share: Share, context: ZMQContext, phases: Phases) -> LoadedModel:
+    with explained("loading the weights", "use a smaller model"):
+        keeps = config.execution.keeps_weights
+        held = ask_for_weights(config, share, context) if keeps else None
+        loaded = load_model(config, share, held)
+    phases.end("weights" if held is None or held.seconds else "weights mapped")
+    return loaded
 
 
 def _answer(engine: EngineLink, kind: type[AnswerT]) -> AnswerT:

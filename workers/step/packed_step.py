@@ -1,6 +1,6 @@
 """An encode step as a stage's layers see it: whole texts, packed, as tensors on its device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -9,9 +9,15 @@ import numpy.typing as npt
 import torch
 
 from workers.contract.messages import EncodeStep
-from workers.contract.model_config import TokenOutput
+from workers.contract.model_config import PoolingMode, TokenOutput
 from workers.device.transfer import to_device
 from workers.step.rows import IntArray, offsets, padded
+
+ONE_TOKEN_MODES: frozenset[PoolingMode] = frozenset({"cls", "lasttoken"})
+"""Modes of pooling that take one token of a row."""
+
+Place = Callable[[Mapping[str, npt.NDArray[Any]]], dict[str, torch.Tensor]]
+"""Puts arrays on a device, by their names in `PackedStep`, or of outputs and modes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +27,21 @@ class PackedStep:
     tokens          int64[T'], with T' >= T: see `padded`.
     positions       int64[T'].
     query_starts    int32[R + 1].
-    row_lens        int32[R].
-    query_lens      int32[R], the same as a NumPy array, for planning without a read-back.
+    query_lens      int32[R], a NumPy array, for planning without a read-back.
     token_types     int64[T'], or None where all are 0.
     unpooled_lens   int32[R], or None where all are 0: how many of each row's first tokens are not
                     pooled, fewer than the row has.
     requested       int64[S] for each requested output of tokens: their indices.
     attended_lens   int32[R], a NumPy array: how many of each row's first tokens are attended to,
                     or None where all are.
+    pooled          int64[R'] for each mode of the pooling that takes one token of a row: its index.
+                    R' as T'.
+    read            one of these, where no other token's final state is read; else None.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
     query_starts: torch.Tensor
-    row_lens: torch.Tensor
     query_lens: IntArray
     token_types: torch.Tensor | None = None
     unpooled_lens: torch.Tensor | None = None
@@ -42,37 +49,78 @@ class PackedStep:
         default_factory=dict[TokenOutput, torch.Tensor]
     )
     attended_lens: IntArray | None = None
+    pooled: Mapping[PoolingMode, torch.Tensor] = field(
+        default_factory=dict[PoolingMode, torch.Tensor]
+    )
+    read: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, message: EncodeStep, device: torch.device) -> Self:
-        """Computed flat with NumPy on the CPU, then sent to the device in one copy."""
+    def of(
+        cls,
+        message: EncodeStep,
+        device: torch.device,
+        modes: Sequence[PoolingMode] = (),
+        place: Place | None = None,
+    ) -> Self:
+        """Computed flat with NumPy on the CPU, then sent to the device in one copy, or by `place`.
+        `modes` are how the head pools."""
         query_lens = np.frombuffer(bytearray(message.query_lens), np.int32)  # torch writes to it
-        query_starts = offsets(query_lens)
-        total = int(query_starts[-1])
-        positions = np.arange(total) - np.repeat(query_starts[:-1], query_lens)
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "tokens": padded(np.frombuffer(message.tokens, np.int32), device),
-            "positions": padded(positions, device),
-            "query_starts": query_starts,
-            "row_lens": query_lens,
-        }
-        if message.token_types:
-            types = np.frombuffer(message.token_types, np.uint8)
-            arrays["token_types"] = padded(types, device)
-        if message.unpooled_lens:
-            arrays["unpooled_lens"] = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
-        for output, rows in message.requested.items():
-            arrays[output] = np.flatnonzero(np.repeat(np.frombuffer(rows, np.bool_), query_lens))
-        tensors = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
+        one_token: list[PoolingMode] = [mode for mode in modes if mode in ONE_TOKEN_MODES]
+        arrays = _arrays(message, query_lens, one_token, device)
+        if place is not None:
+            tensors = place(arrays)
+        else:
+            tensors = dict(zip(arrays, to_device([*arrays.values()], device), strict=True))
         requested: dict[TokenOutput, torch.Tensor] = {
             output: tensors.pop(output) for output in message.requested
         }
+        pooled: dict[PoolingMode, torch.Tensor] = {mode: tensors.pop(mode) for mode in one_token}
+        alone = len(modes) == len(one_token) == 1 and not requested
         attended = None
         if message.unattended_lens:
             attended = query_lens - np.frombuffer(message.unattended_lens, np.int32)
-        return cls(query_lens=query_lens, requested=requested, attended_lens=attended, **tensors)
+        return cls(
+            query_lens=query_lens,
+            requested=requested,
+            attended_lens=attended,
+            pooled=pooled,
+            read=pooled[one_token[0]] if alone else None,
+            **tensors,
+        )
+
+    @property
+    def row_lens(self) -> torch.Tensor:
+        """int32[R], the same as `query_lens`."""
+        return self.query_starts.diff()
 
     @property
     def num_tokens(self) -> int:
         """T, without padding."""
         return int(self.query_lens.sum())
+
+
+def _arrays(
+    message: EncodeStep,
+    query_lens: IntArray,
+    one_token: Sequence[PoolingMode],
+    device: torch.device,
+) -> dict[str, npt.NDArray[Any]]:
+    """What a step has on its device, as for `Place`."""
+    query_starts, unpooled = offsets(query_lens), 0
+    positions = np.arange(int(query_starts[-1])) - np.repeat(query_starts[:-1], query_lens)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "tokens": padded(np.frombuffer(message.tokens, np.int32), device),
+        "positions": padded(positions, device),
+        "query_starts": query_starts,
+    }
+    if message.token_types:
+        arrays["token_types"] = padded(np.frombuffer(message.token_types, np.uint8), device)
+    if message.unpooled_lens:
+        unpooled = np.frombuffer(bytearray(message.unpooled_lens), np.int32)
+        arrays["unpooled_lens"] = unpooled
+    for output, rows in message.requested.items():
+        arrays[output] = np.flatnonzero(np.repeat(np.frombuffer(rows, np.bool_), query_lens))
+    for mode in one_token:
+        tokens = query_starts[:-1] + unpooled if mode == "cls" else query_starts[1:] - 1
+        arrays[mode] = padded(tokens, device)
+    return arrays

@@ -16,15 +16,16 @@ import msgspec
 import torch
 
 from workers.contract.checkpoint.architectures import family_of
-from workers.contract.config import ExecutionConfig, WorkerConfig
+from workers.contract.config import HOLDER_BYTES, ExecutionConfig, WorkerConfig
 from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import FP4_GROUP
 from workers.contract.share import Share, shares_of
 from workers.layers.experts import CORRECTION
 from workers.layers.fp8_method import FP8, FP8_MOST
-from workers.layers.layer import TORCH_DTYPES, Placement
+from workers.layers.layer import TORCH_DTYPES, Memory, Placement
 from workers.models.base import StageModel, model_class
 from workers.weights.checkpoint import INPUT_SCALES, SCALES, Checkpoint, CheckpointError
+from workers.weights.held import Held
 
 _DUMMY_GAIN = 2.0
 """Standard deviation of a dummy layer's outputs for inputs of 1, and of the logits."""
@@ -46,34 +47,51 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A stage's model, the bytes of its weights, and the seconds it took to load them."""
+    """A stage's model, the bytes of its weights, and the seconds it took to load them. A holder
+    takes so many bytes of the device for them."""
 
     model: StageModel
     weight_bytes: int
     seconds: float
+    holder_bytes: int = 0
 
 
-def load_model(worker: WorkerConfig, share: Share) -> LoadedModel:
-    """Build this stage's share of the model on its device, and fill its weights. Raises
-    ModelConfigError."""
+def load_model(worker: WorkerConfig, share: Share, held: Held | None = None) -> LoadedModel:
+    """Build this stage's share of the model on its device, from `held` weights or from its files.
+    Raises ModelConfigError."""
     start, config = time.monotonic(), worker.execution
-    placement = with_names(config, Placement.of(worker))
-    architecture = model_class(config.model.architecture)
-    model = architecture(config.model, share, placement)
-    weights = model.weights()
-    weight_bytes = held_bytes(config, model)
-    if config.load_format == "dummy":
-        fill_randomly(weights)
+    if held is None:
+        model = filled_model(worker, share, torch.empty)
     else:
-        _read(config, model, weights)
-    del weights  # packing a weight frees it
+        model, start = _empty_model(worker, share, held.memory()), start - held.seconds
+    weight_bytes = held_bytes(config, model)
     model.pack()
     if config.weights_in_fp8 and config.fp8_item_bytes > 1:
         _logger.info(
             "%s; dequantised to %s for %s, %s bytes of weights in all",
             *(config.model.quantization, config.dtype, config.device_type, f"{weight_bytes:,}"),
         )
-    return LoadedModel(model, weight_bytes, time.monotonic() - start)
+    kept = 0 if held is None else held.reserved + HOLDER_BYTES
+    return LoadedModel(model, weight_bytes, time.monotonic() - start, kept)
+
+
+def filled_model(worker: WorkerConfig, share: Share, memory: Memory) -> StageModel:
+    """A share of the model whose weights, in `memory`, are read and adjusted, and not yet packed.
+    Raises ModelConfigError."""
+    model, config = _empty_model(worker, share, memory), worker.execution
+    if config.load_format == "dummy":
+        fill_randomly(model.weights())
+    else:
+        _read(config, model, model.weights())
+    model.adjust()
+    return model
+
+
+def _empty_model(worker: WorkerConfig, share: Share, memory: Memory) -> StageModel:
+    """It takes its weights from `memory` in an order that the configuration decides alone."""
+    config, own = worker.execution, replace(Placement.of(worker), memory=memory)
+    architecture = model_class(config.model.architecture)
+    return architecture(config.model, share, with_names(config, own))
 
 
 def held_bytes(config: ExecutionConfig, model: StageModel) -> int:

@@ -21,7 +21,7 @@ async def fake_engine(folder: Path, task: str, step_ms: int) -> AsyncGenerator[E
     endpoint = f"ipc://{folder}/fake"
     with running_module("benchmarks.http.fake_engine", endpoint, task, "1", str(step_ms), *TOKENS):
         client = EngineClient(endpoint)
-        await client.start()
+        client.start()
         await client.wait_ready()
         yield client
         client.close()

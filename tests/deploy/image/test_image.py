@@ -103,7 +103,7 @@ def test_an_engine_that_keeps_dying_ends_it(container: Container) -> None:
     """One kill more than --max-restarts allows by default."""
     last = 0
     for _ in range(4):
-        wait_until(lambda last=last: max(container.processes("engine_core")) > last)
+        wait_until(lambda last=last: max(container.processes("engine_core"), default=0) > last)
         last = max(container.processes("engine_core"))
         os.kill(last, signal.SIGKILL)
     assert container.exit_code(within_s=40) == 1

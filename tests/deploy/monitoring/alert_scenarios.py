@@ -25,6 +25,10 @@ def _answers(status: int, rise: int) -> Series:
     return "penstock_http_requests_total", labels, f"0+{rise}x120"
 
 
+def _scrapes(values: str) -> Series:
+    return "penstock_http_requests_total", {"endpoint": "/metrics", "status": "200"}, values
+
+
 def _failures(rise: int) -> Series:
     return "penstock_failures_total", {"reason": "engine_dead"}, f"0+{rise}x120"
 
@@ -40,7 +44,7 @@ def _alert(name: str, severity: str, model: str | None = None, **labels: str) ->
 
 HEALTHY: list[Series] = [
     *(_of_model("up", "1+0x120", model) for model in _MODELS),
-    *(_of_model("steps_total", "0+900x120", model) for model in _MODELS),
+    *(_of_model("restarts_total", "2+0x120", model) for model in _MODELS),
     *(_of_model("stalled_seconds", "0.05+0x120", model) for model in _MODELS),
     *(_of_model("waiting_rows", "3+0x120", model) for model in _MODELS),
     *(_of_model("kv_usage_ratio", "0.4+0x120", model) for model in _MODELS),
@@ -48,6 +52,7 @@ HEALTHY: list[Series] = [
     _answers(400, 60),
     _failures(1),
     _answers(429, 6),
+    _scrapes("0+4x120"),
     # Nobody is woken up because a probe comes before the daemon is ready.
     ("penstock_http_requests_total", {"endpoint": "/health/ready", "status": "503"}, "0+12x120"),
 ]
@@ -75,11 +80,20 @@ SCENARIOS = [
     ),
     Scenario(
         "a daemon ends again and again",
-        [_of_model("steps_total", " ".join(4 * ["0+900x6"]))],
+        [_scrapes(" ".join(4 * ["0+4x6"]))],
         [_alert("PenstockRestarting", "warning", **_TARGET)],
         minutes=27,
     ),
-    Scenario("a daemon was replaced", [_of_model("steps_total", "0+900x9 0+900x90")], []),
+    Scenario("a daemon was replaced", [_scrapes("0+4x9 0+4x90")], []),
+    Scenario(
+        "stages are lost again and again",
+        [_of_model("restarts_total", "0x9 1x9 2x4 3x90")],
+        [_alert("PenstockEngineRestarting", "warning", _MODELS[0], **_TARGET)],
+    ),
+    Scenario("stages were lost twice", [_of_model("restarts_total", "0x9 1x9 2x90")], []),
+    Scenario(
+        "a daemon that was replaced counts from 0", [_of_model("restarts_total", "2x9 0x90")], []
+    ),
     Scenario(
         "a step does not end",
         [_of_model("stalled_seconds", "0+1x120")],

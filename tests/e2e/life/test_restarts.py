@@ -13,11 +13,12 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import httpx
 import pytest
 
-from benchmarks.daemon.chaos import lose, unexpected, until_ready
+from benchmarks.daemon.chaos import lose, unexpected, until_ready, until_updates
 from benchmarks.daemon.mixed_load import MIXED, MixedLoad
 from server.demo import GENERATOR_NAME, demo_models
 from tests.e2e.daemon import Asking, Daemon, metric, running
@@ -44,7 +45,7 @@ def kill_again_and_again(
         if lost is not None and (number % 3 or drawn.random() < 0.5):
             time.sleep(0.3)
             until_ready(daemon.url, lost)
-            wait_until(lambda lost=lost: load.last_update > lost)
+            until_updates(load, lost)
         time.sleep(drawn.uniform(0.1, 2.0))
 
 
@@ -128,9 +129,11 @@ def test_an_api_process_that_is_replaced_counts_on(tmp_path: Path) -> None:
         keys.write_text("name=another secret-two\nname=someone secret-one\n")
         daemon.process.send_signal(signal.SIGHUP)
         (victim,) = daemon.children()["server.daemon.api_process"]
+        engine = daemon.part("0.engine")
+        os.kill(engine, signal.SIGSTOP)
         os.kill(victim, signal.SIGKILL)
-        # The connection waits for the next one, which first has to hear of the engine.
-        wait_until(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 200)
+        # The connection waits for the next one, until that knows the engine.
+        Timer(2.0, os.kill, (engine, signal.SIGCONT)).start()
         ask()
         wait_until(lambda: counted() == 2)
         assert metric(daemon.url, "penstock_in_flight", what="requests") == 0

@@ -78,7 +78,7 @@ async def connected(
         socket.linger = 0
         socket.bind(endpoint)
         client, script = EngineClient(endpoint), Script(socket)
-        await client.start()
+        client.start()
         assert isinstance(await script.receive(), Hello)
         info = msgspec.structs.replace(INFO, task=task)
         await script.send(info)
@@ -239,7 +239,7 @@ async def test_an_engine_that_goes_fails_every_job_at_once(tmp_path: Path) -> No
     with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.bind(f"ipc://{tmp_path}/engine")
         client = EngineClient(f"ipc://{tmp_path}/engine")
-        await client.start()
+        client.start()
         call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
         for _ in range(2):
             await socket.recv_multipart()
@@ -259,7 +259,7 @@ async def test_an_engine_that_returns_fails_what_it_had_and_takes_what_is_new(
         first = context.socket(zmq.ROUTER)
         first.bind(endpoint)
         client = EngineClient(endpoint, returns=True)
-        await client.start()
+        client.start()
         call = asyncio.create_task(client.generate(SamplingParams(), texts=["a"]))
         decoder, heard = msgspec.msgpack.Decoder(list[ToCore]), 0
         while heard < 2:

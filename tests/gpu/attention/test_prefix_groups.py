@@ -100,7 +100,7 @@ def test_one_graph_for_any_groups(name: str) -> None:
     out = torch.zeros_like(queries)
 
     def attend() -> None:
-        plan = backend.plan_paged(inputs.as_decode_step())
+        plan = backend.plan_paged(inputs.step)
         qkv = QKV(queries, queries, queries)
         backend.attend_paged(qkv, LayerCache(keys, values), plan, out)
 

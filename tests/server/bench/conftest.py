@@ -45,7 +45,7 @@ async def fake(
     model = builder.model("fake", "generate")
     with FakeEngine(model.engine.client_endpoint, tokenizer) as engine:
         client = EngineClient(model.engine.client_endpoint)
-        await client.start()
+        client.start()
         await client.wait_ready()
         yield engine, OfflineRunner(RunningEngine(client, model), 1.5, prefix_caching=True)
         client.close()

@@ -86,6 +86,26 @@ async def test_what_is_lost_together_starts_again_together(
     assert not any(is_alive(pid) for start in starts.pids for pid in start.values())
 
 
+@pytest.mark.parametrize(
+    ("victim", "others", "what"),
+    [
+        ("worker of a", {"worker of a"}, "all stages of a"),
+        ("holder of a", {"holder of a", "worker of a"}, "all stages of a"),
+        ("engine of a", {"engine of a", "holder of a", "worker of a"}, "the engine of a"),
+    ],
+)
+async def test_a_holder_of_weights_outlives_stages_that_do_not_outlive_it(
+    tmp_path: Path, caplog, victim: str, others: set[str], what: str
+) -> None:
+    daemon, starts = FakeDaemon(tmp_path, caplog), Starts(2)
+    daemon.add_models("a")
+    daemon.add("holder of a", "holder", model="a")
+    code = await daemon.run(lambda: daemon.kill(victim), restarts=1, on_started=starts)
+    assert code == 0
+    assert starts.others() == others
+    assert caplog.messages[0] == f"the {victim} was killed by SIGKILL; starting {what} again"
+
+
 async def test_stages_that_the_core_calls_lost_are_killed(tmp_path: Path, caplog) -> None:
     """They may live, and stand still."""
     daemon, starts = FakeDaemon(tmp_path, caplog), Starts(2)

@@ -121,6 +121,27 @@ def test_a_worker_sees_the_gpus_of_its_engine_and_no_other(
     assert [read(worker, WorkerConfig).execution.device_type for worker in workers] == [kind] * 4
 
 
+def test_each_stage_on_a_gpu_that_may_be_started_again_has_a_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("devices", "model_setup"):
+        monkeypatch.setattr(f"server.models.{module}.cuda_memory", lambda: (80 << 30,) * 2)
+    own: dict[str, Any] = {"device": "cuda", "load_format": "dummy", "max_restarts": 3}
+    engine, *parts = daemon_parts(write_config(tmp_path, **own), FD, tmp_path)[:5]
+    assert engine.role == "engine"
+    names = [(part.command[3], part.title, part.number) for part in parts]
+    assert names == [
+        (module, f"{role} {stage} of generator", stage)
+        for stage in range(2)
+        for role, module in (("holder", "workers.weights.holder"), ("worker", "workers"))
+    ]
+    holder, worker = parts[:2]
+    assert read(holder, WorkerConfig) == read(worker, WorkerConfig)
+    # Of memory in segments that grow, torch hands out descriptors.
+    assert holder.environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:False"
+    assert holder.environment["CUDA_VISIBLE_DEVICES"] == worker.environment["CUDA_VISIBLE_DEVICES"]
+
+
 def read(part: Part, kind: Any) -> Any:
     return msgspec.json.decode(Path(part.command[4]).read_bytes(), type=kind)
 

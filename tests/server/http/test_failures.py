@@ -145,7 +145,7 @@ async def http(tokenizer: Tokenizer, script: Script) -> AsyncIterator[httpx.Asyn
             endpoint = model.engine.client_endpoint
             engines.enter_context(FakeEngine(endpoint, tokenizer, task=task, script=script))
         service = Service(server_config(*models), Registry.load(models, all_endpoints()))
-        await service.registry.start()
+        service.registry.start()
         transport = httpx.ASGITransport(create_app(service), raise_app_exceptions=False)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://penstock", headers={"x-request-id": "mine"}

@@ -153,6 +153,37 @@ def test_an_engine_takes_its_share_of_each_of_its_gpus(
     assert tuple(worker.memory_share for worker in workers) == shares
 
 
+@pytest.mark.parametrize(
+    ("options", "keeps"),
+    [
+        ({"max_restarts": 3}, True),
+        ({"max_restarts": 3, "kv_cache_memory": 1 << 30}, True),
+        ({}, False),
+        ({"max_restarts": 3, "device": "cpu"}, False),
+        # Then the weights that were read are not those that are computed with.
+        ({"max_restarts": 3, "quantization": "fp8"}, False),
+    ],
+)
+def test_weights_are_kept_where_a_stage_can_map_them(
+    tmp_path: Path, gpus: Gpus, options: dict[str, Any], *, keeps: bool
+) -> None:
+    gpus(80 * GIB)
+    own = {"device": "cuda", "load_format": "dummy"} | options
+    assert set_up(tmp_path, LLAMA, **own).keeps_weights is keeps
+
+
+def test_weights_are_not_kept_where_little_would_be_left(
+    tmp_path: Path, gpus: Gpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus(20 * GIB)
+    own = {"device": "cuda", "load_format": "dummy", "max_restarts": 3}
+    assert not set_up(tmp_path, LLAMA_8B, **own).keeps_weights
+    (line,) = caplog.messages
+    assert line.startswith("a lost stage of m will load its weights anew: stage 0 has less than 4 ")
+    gpus(80 * GIB)
+    assert set_up(tmp_path, LLAMA_8B, **own).keeps_weights
+
+
 def test_the_stage_that_does_not_fit_is_named(tmp_path: Path, gpus: Gpus) -> None:
     """15.0 GiB of weights, of which the embedding and the LM head are 1 GiB each."""
     gpus(10 * GIB, 10 * GIB)

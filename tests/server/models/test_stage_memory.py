@@ -1,5 +1,6 @@
 """What stages need, against the parameter counts of models that people know."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from server.bench.dummy_models import parse_shape
 from server.models.model_source import read_heads
 from server.models.stage_memory import weight_bytes
 from tests.server.checkpoint_folders import BERT, LLAMA, LLAMA_8B, write_checkpoint, write_modules
@@ -192,3 +194,14 @@ def test_layers_in_fp8(
     layer = 2 * 32 * 6 * 8 + 3 * 32 * 64
     (own,) = weights(tmp_path, LLAMA, quantization="fp8")
     assert own == 2 * layer * item + 2 * TABLES
+
+
+@pytest.mark.parametrize(("held", "gigabytes"), [((), 41.8), (("cpu",), 13.76)])
+def test_experts_in_mxfp4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: tuple[str, ...], gigabytes: float
+) -> None:
+    """gpt-oss-20b has 19.1e9 of its 20.9e9 numbers in experts; its files take 13.76 GB."""
+    monkeypatch.setattr("workers.contract.config.FP8_DEVICES", frozenset(held))
+    config = json.loads((parse_shape("gpt-oss-20b") / "config.json").read_text())
+    (own,) = weights(tmp_path, config)
+    assert own == pytest.approx(gigabytes * 1e9, rel=2e-3)

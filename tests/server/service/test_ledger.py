@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine_core.refusal import RefusalError
@@ -147,7 +147,7 @@ class Flood:
 
     def cut(self, excess: int) -> None:
         assert excess > 0
-        self.ledger.unread -= excess
+        self.ledger.unread -= min(excess, self.ledger.unread)
 
     @property
     def inside(self) -> list[Client]:
@@ -178,6 +178,7 @@ class Flood:
 
 
 @given(steps)
+@example([("come", 0), ("hold", 0, 101.0), ("unread", 101), ("end", 0)])
 def test_whatever_happens_every_byte_is_given_back(steps) -> None:
     async def run() -> None:
         flood = Flood()

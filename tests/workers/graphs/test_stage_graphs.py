@@ -10,6 +10,7 @@ import torch
 
 from workers.attention.base import LayerCache
 from workers.device.timing import Stopwatch
+from workers.graphs.captured_step import without_slow
 from workers.graphs.stage_graphs import (
     AttentionBuffers,
     PartialGraph,
@@ -17,7 +18,6 @@ from workers.graphs.stage_graphs import (
     decode_graph_sizes,
     grouped_graph_sizes,
     prompt_graph_sizes,
-    without_slow,
 )
 from workers.graphs.static_inputs import StaticRows
 from workers.step.rows import StepRows
@@ -41,7 +41,7 @@ class Recorded:
             size=2,
             rows=object() if with_rows else None,
             resolve_tokens=lambda: self.calls.append("resolve"),
-            as_decode_step=lambda: "tokens",
+            step="tokens",
             as_step_of_rows=lambda: "rows",
         )
         self.model = SimpleNamespace(

@@ -14,7 +14,9 @@ LENS = [3, 1, 7, 2, 5]
 
 
 def step(lens: list[int]) -> PackedStep:
-    return PackedStep.of(encoder_step([[1] * length for length in lens]), torch.device("cpu"))
+    """A step that is pooled in every mode."""
+    message = encoder_step([[1] * length for length in lens])
+    return PackedStep.of(message, torch.device("cpu"), get_args(PoolingMode))
 
 
 def states(lens: list[int]) -> torch.Tensor:

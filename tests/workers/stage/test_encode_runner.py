@@ -10,18 +10,28 @@ import torch
 from tests.workers.checkpoints import random_texts, save_bert, save_masked_lm
 from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.messages import EmbedOutput
+from workers.contract.model_config import PoolingConfig, PoolingMode
 
 LENS = (9, 1, 30, 4, 17)
 TEXTS = random_texts(*LENS)
 
 
-@pytest.mark.parametrize("num_stages", [1, 2])
-def test_states_of_all_tokens_are_those_of_transformers(tmp_path: Path, num_stages: int) -> None:
-    """Beside rows that are pooled, which stay as they are."""
+@pytest.mark.parametrize(
+    ("num_stages", "mode"), [(1, "mean"), (2, "mean"), (1, "cls"), (2, "cls"), (1, "lasttoken")]
+)
+def test_states_of_all_tokens_are_those_of_transformers(
+    tmp_path: Path, num_stages: int, mode: PoolingMode
+) -> None:
+    """Beside rows that are pooled, which stay as they are, though the last layer of these alone
+    may end with one token of each."""
     model = save_bert(tmp_path)
-    stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages)
-    alone = stages.run(encoder_step(TEXTS))
+    pooling = PoolingConfig(modes=(mode,))
+    own = msgspec.structs.replace(read_model_config(tmp_path), pooling=pooling)
+    stages = EncoderStages(tmp_path, task="embed", num_stages=num_stages, model=own)
+    states, alone = stages.compute(encoder_step(TEXTS))
+    assert len(states) == (sum(LENS) if mode == "mean" else len(LENS))
     assert isinstance(alone, EmbedOutput)
     requested = [0, 1, 1, 0, 1]
     output = stages.run(

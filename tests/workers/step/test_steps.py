@@ -7,6 +7,7 @@ import torch
 
 from tests.workers.step_maker import encoder_step, int32
 from workers.contract.messages import DecodeStep
+from workers.contract.model_config import PoolingMode
 from workers.step.packed_step import PackedStep
 from workers.step.rows import StepRows
 
@@ -40,6 +41,29 @@ def test_token_states_are_picked(unpooled: bytes, types: list[list[int]] | None)
     assert (step.unpooled_lens is None) == (unpooled == b"")
     assert step.unpooled_lens is None or step.unpooled_lens.tolist() == [1, 0, 0]
     assert (step.token_types is None) == (types is None)
+
+
+@pytest.mark.parametrize(
+    ("modes", "pooled", "read"),
+    [
+        (("cls",), {"cls": [1, 2, 3, 0]}, "cls"),
+        (("lasttoken",), {"lasttoken": [1, 2, 4, 0]}, "lasttoken"),
+        (("cls", "lasttoken"), {"cls": [1, 2, 3, 0], "lasttoken": [1, 2, 4, 0]}, None),
+        (("cls", "mean"), {"cls": [1, 2, 3, 0]}, None),
+        (("mean",), {}, None),
+        ((), {}, None),
+    ],
+)
+def test_tokens_that_are_pooled_alone_are_all_that_is_read(
+    modes: tuple[PoolingMode, ...], pooled: dict[PoolingMode, list[int]], read: PoolingMode | None
+) -> None:
+    message = encoder_step([[5, 6], [7], [8, 9]])
+    message = msgspec.structs.replace(message, unpooled_lens=int32([1, 0, 0]))
+    step = PackedStep.of(message, CPU, modes)
+    assert {mode: tokens.tolist() for mode, tokens in step.pooled.items()} == pooled
+    assert step.read is (None if read is None else step.pooled[read])
+    with_states = msgspec.structs.replace(message, requested={"states": b"\1\0\1"})
+    assert PackedStep.of(with_states, CPU, modes).read is None
 
 
 def rows_of(groups: list[int]) -> StepRows:

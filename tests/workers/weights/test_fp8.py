@@ -186,7 +186,8 @@ def test_an_encoder_by_the_names_in_its_files(tmp_path: Path) -> None:
     states, _ = stages.compute(encoder_step([text]))
     with torch.inference_mode():
         expected = model.bert(torch.tensor([text])).last_hidden_state[0]
-    torch.testing.assert_close(states, expected, atol=1e-5, rtol=0)
+    # The last layer goes on with the token that is pooled.
+    torch.testing.assert_close(states[0], expected[0], atol=1e-5, rtol=0)
 
 
 def fp8_layer(quantization: Quantization, members: dict[str, int], inputs: int = 256) -> Fp8Method:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.workers.attention.reference import assert_solved
-from tests.workers.attention_problems import Problem
+from tests.workers.attention_problems import PackedProblem, Problem, attention_needs, split_qkv
 from tests.workers.kernels.attention.test_triton_backend import DECODES, needs
 from tests.workers.kernels.cases import cases
 from tests.workers.kernels.grouped_rows import Group, grouped
@@ -19,6 +19,9 @@ from workers.attention.backends.triton import TritonBackend
 from workers.attention.base import QKV
 from workers.graphs.stage_graphs import StageGraphs
 from workers.graphs.static_inputs import StaticInputs, StaticPrefixes, StaticRows
+from workers.graphs.text_graphs import StaticTexts
+from workers.stage.model_runner import step_of_texts
+from workers.step.packed_step import PackedStep
 from workers.step.rows import StepRows
 from workers.step.slot_table import SlotTable
 
@@ -38,18 +41,7 @@ GROUPS = {
     "full": [Group(32, [(own, 1) for own in range(GROUPED_SIZE)])],
 }
 
-
-@pytest.fixture(autouse=True)
-def _pageable(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    """Memory is pinned only for a GPU."""
-    if device.type == "cpu":
-        real = torch.empty
-
-        def empty(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
-            return real(*size, **options)
-
-        monkeypatch.setattr(torch, "empty", empty)
-
+pytestmark = pytest.mark.usefixtures("pinned_anywhere")
 
 LAST = 1
 """The number of the block table in which the problem is, behind one that is all zeros."""
@@ -134,7 +126,7 @@ def test_static_prefixes(groups: list[Group], device: torch.device) -> None:
     for step in (grouped(GROUPS["full"], problem.want), problem):
         load(inputs, step.step_rows)
     queries, cache = padded_queries(problem, GROUPED_SIZE), problem.cache(filled=True)
-    plan = backend.plan_paged(inputs.as_decode_step().of_table(LAST))
+    plan = backend.plan_paged(inputs.step.of_table(LAST))
     assert plan.prefixes is not None
     # Padding has the padding slot, whose table is zeros.
     cache.keys[0].nan_to_num_()
@@ -161,3 +153,17 @@ def test_which_steps_take_a_graph_with_prefixes(
     assert graphs.select(skewed) is None
     monkeypatch.setattr(prefix_tiles, "PREFIX_MIN_SAVED", 1 << 14)
     assert graphs.select(problem.step_rows) is plain
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_static_texts(window: int | None, device: torch.device) -> None:
+    """The step before was full, and what is behind the texts is not read."""
+    want = attention_needs((2, 2, 16), window=window, paged=False, device=device.type)
+    problem, backend = PackedProblem([7, 1, 33, 16], want), TritonBackend(want)
+    inputs = StaticTexts((96, 12, 40), (), device, types=False)
+    for lens in ([40, 40, 16], problem.lengths):
+        PackedStep.of(step_of_texts(lens), device, (), inputs.place)
+    qkv = torch.full((96, *problem.packed.shape[1:]), torch.nan, device=device)
+    qkv[: len(problem.packed)] = problem.packed
+    attended = backend.attend_packed(split_qkv(qkv, want), backend.plan_packed(inputs.step))
+    assert torch.equal(attended[: len(problem.packed)], problem.solve(backend))

@@ -14,7 +14,7 @@
   "labels" (dict "model" . "namespace" $.Release.Namespace)
   "summary" "No replica serves {{ $labels.model }}"
   "description" "No pod that Prometheus scrapes has a ready engine for {{ $labels.model }}: requests for it get 503, or no connection."
-  "runbook" (printf "%s shows what the pods do. Pending: no node has what they ask for (kubectl describe pod). Running and not ready: the model is still loading, and the pod's log says how far it is. CrashLoopBackOff: the last lines of kubectl logs --previous name the reason and the setting to change. All ready: Prometheus does not reach them; look at its page of targets and at networkPolicy.from." $find)
+  "runbook" (printf "%s shows what the pods do. Pending: no node has what they ask for (kubectl describe pod). Running and not ready: the model is still loading, or lost stages are started again; the pod's log says which, how far it is, and why. CrashLoopBackOff: the last lines of kubectl logs --previous name the reason and the setting to change. All ready: Prometheus does not reach them; look at its page of targets and at networkPolicy.from." $find)
 ) $scope) }}
 {{- end }}
 
@@ -25,16 +25,25 @@
   "expr" (printf "penstock_engine_up{%s} < 1" $series)
   "summary" "{{ $labels.pod }} does not serve {{ $labels.model }}"
   "description" "For longer than a start may take, {{ $labels.pod }} has had no ready engine for {{ $labels.model }}."
-  "runbook" "kubectl logs of the pod says what it waits for. An engine that failed ends its pod within seconds, so one that stays like this cannot end either: delete the pod, and keep its log."
+  "runbook" "kubectl logs of the pod says what it waits for: a first start that takes longer than server.startupSeconds ends the daemon, stages that are lost are started again, and each loss is there with its reason. After max_restarts losses the daemon ends, so a pod that says nothing new cannot end either: delete it, and keep its log."
 ) $scope) }}
 
 {{ include "penstock.alert" (merge (dict
   "name" "PenstockRestarting"
   "settings" $alerts.restarting
-  "expr" (printf "max by (namespace, job, pod) (resets(penstock_engine_steps_total{%s}[1h])) >= %v" $series $alerts.restarting.times)
+  "expr" (printf `max by (namespace, job, pod) (resets(penstock_http_requests_total{%s, endpoint="/metrics"}[1h])) >= %v` $series $alerts.restarting.times)
   "summary" "{{ $labels.pod }} restarts again and again"
   "description" "The daemon of {{ $labels.pod }} has started anew {{ $value }} times within an hour."
-  "runbook" "kubectl logs --previous of the pod ends with the reason. A stage without memory: lower memory_share or max_running, or raise resources.limits.memory where the container was killed (kubectl describe pod says OOMKilled). One request that ends an engine each time: the log names its id."
+  "runbook" "kubectl logs --previous of the pod ends with the reason: a model that cannot start, or more losses than max_restarts allows. Where the container was killed (kubectl describe pod says OOMKilled) raise resources.limits.memory."
+) $scope) }}
+
+{{ include "penstock.alert" (merge (dict
+  "name" "PenstockEngineRestarting"
+  "settings" $alerts.engineRestarting
+  "expr" (printf "max by (namespace, job, pod, model) (increase(penstock_engine_restarts_total{%s}[1h])) >= %v" $series $alerts.engineRestarting.times)
+  "summary" "{{ $labels.model }} on {{ $labels.pod }} is started again and again"
+  "description" "Stages of {{ $labels.model }} on {{ $labels.pod }}, alone or with their core, were lost and started again {{ $value | humanize }} times within an hour. Each time its requests waited for as long as a start takes; those of a lost core failed."
+  "runbook" "kubectl logs of the pod has a line for each loss, with its reason; /status shows the last one. A stage without memory: lower memory_share or max_running, or raise resources.limits.memory. A stage that stands still or has a CUDA error: look for Xid errors of the GPU in the node's kernel log and drain the node. One request that its stages do not survive is found at the third loss and fails alone: the log of API processes names its id."
 ) $scope) }}
 
 {{ include "penstock.alert" (merge (dict

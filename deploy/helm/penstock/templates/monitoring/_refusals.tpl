@@ -10,9 +10,9 @@
 {{- fail "server.options.metrics_key is true, but monitoring.scrape.apiKey.secret is empty: Prometheus could not read the metrics." -}}
 {{- end -}}
 {{- $stalled := .prometheusRule.alerts.engineStalled -}}
-{{- $ends := $.Values.server.stallSeconds -}}
-{{- if and .prometheusRule.enabled $stalled.enabled $ends (ge (float64 $stalled.seconds) (float64 $ends)) -}}
-{{- fail (printf "monitoring.prometheusRule.alerts.engineStalled.seconds is %v: it could never fire, because at server.stallSeconds, %v, the daemon ends." $stalled.seconds $ends) -}}
+{{- $lost := $.Values.server.stallSeconds -}}
+{{- if and .prometheusRule.enabled $stalled.enabled $lost (ge (float64 $stalled.seconds) (float64 $lost)) -}}
+{{- fail (printf "monitoring.prometheusRule.alerts.engineStalled.seconds is %v: it could never fire, because at server.stallSeconds, %v, the stages are started again." $stalled.seconds $lost) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
