@@ -18,7 +18,7 @@ FP4_GROUP = 32
 """Inputs of an output that have a scale in MXFP4."""
 
 FP4_BYTES = 0.5 + 1 / FP4_GROUP
-"""Of a number in MXFP4, with its share of a scale."""
+"""Bytes of a number in MXFP4, with its share of a scale."""
 
 FP8_DEVICES = frozenset({"cuda"})
 """Devices with products that read weights in FP8 and MXFP4. For others they are dequantised as they
