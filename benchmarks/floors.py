@@ -66,12 +66,10 @@ def floor_seconds(
 ) -> float:
     """The least time of a case of one prompt length, without shared prefixes: its prompts, then its
     rows decoded together, `max_running` at once. Weights of layers, and keys and values, may be
-    `in_fp8`; the LM head is in 16 bits. Experts are in MXFP4 if the checkpoint says so, and then no
-    weights are in FP8."""
+    `in_fp8`; the LM head is in 16 bits. Experts are in MXFP4 if the checkpoint says so."""
     rows, prompt, outputs = case.count, case.own, case.outputs
     layers, head = model.layer_numbers, model.vocab_size * model.hidden_size
-    of_fp8 = in_fp8[0] and not _in_fp4(model)
-    flops, item_bytes = (_FP8_FLOPS, 1) if of_fp8 else (_FLOPS, _ITEM_BYTES)
+    flops, item_bytes = (_FP8_FLOPS, 1) if in_fp8[0] else (_FLOPS, _ITEM_BYTES)
     prompts = 2 * layers * rows * prompt / flops
     prompts += 4 * rows * _attended(model, prompt) / _ATTENTION_FLOPS
     together = min(rows, max_running)
@@ -83,21 +81,17 @@ def floor_seconds(
     return prompts + decoding + rows * kv_bytes / _BYTES_PER_SECOND
 
 
-def _in_fp4(model: ModelConfig) -> bool:
-    """Whether experts are in MXFP4, beside layers and products in bf16."""
-    return model.quantization is not None and model.quantization.in_fp4
-
-
 def _weight_bytes(model: ModelConfig, rows: int, item_bytes: int) -> float:
     """Bytes of the layers' matrices that a step reads: of experts the expected number that `rows`
     rows choose, each row evenly and alone; in MXFP4 those of experts only."""
-    own = model.experts
+    own, quantization = model.experts, model.quantization
     if own is None:
         return model.layer_numbers * item_bytes
+    in_fp4 = quantization is not None and quantization.in_fp4
     of_each = sum(map(model.expert_numbers, range(model.num_layers)))
     touched = own.count * (1 - (1 - own.active / own.count) ** rows)
     others = (model.layer_numbers - own.active * of_each) * item_bytes
-    return others + touched * of_each * (FP4_BYTES if _in_fp4(model) else item_bytes)
+    return others + touched * of_each * (FP4_BYTES if in_fp4 else item_bytes)
 
 
 def _layers(model: ModelConfig) -> list[tuple[Heads, int | None]]:

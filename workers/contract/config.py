@@ -126,7 +126,8 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def weights_in_fp8(self) -> bool:
         """Whether layers have weights in FP8, whatever the devices make of them."""
-        return self.model.quantization is not None and self.model.quantization.of_weights
+        own = self.model.quantization
+        return own is not None and own.of_weights and not own.in_fp4
 
     @property
     def cache_dtype(self) -> CacheDtype:

@@ -66,10 +66,11 @@ def load_model(worker: WorkerConfig, share: Share, held: Held | None = None) -> 
         model, start = _empty_model(worker, share, held.memory()), start - held.seconds
     weight_bytes = held_bytes(config, model)
     model.pack()
-    if config.weights_in_fp8 and config.fp8_item_bytes > 1:
+    quantization = config.model.quantization
+    if quantization is not None and quantization.of_weights and config.fp8_item_bytes > 1:
         _logger.info(
             "%s; dequantised to %s for %s, %s bytes of weights in all",
-            *(config.model.quantization, config.dtype, config.device_type, f"{weight_bytes:,}"),
+            *(quantization, config.dtype, config.device_type, f"{weight_bytes:,}"),
         )
     kept = 0 if held is None else held.reserved + HOLDER_BYTES
     return LoadedModel(model, weight_bytes, time.monotonic() - start, kept)
