@@ -111,14 +111,14 @@ def _model_status(model: Model, endpoints: list[str], samples: _Samples) -> Mode
         samples.engine(client, _labels(config.execution))
         for client, config in zip(model.engines, model.served.engines, strict=True)
     ]
-    states = [engine.state for engine in engines]
+    states: list[EngineState] = [engine.state for engine in engines]
     return ModelStatus(
         name=name,
         aliases=list(model.names[1:]),
         task=model.served.execution.task,
         endpoints=endpoints,
         max_model_len=model.max_model_len,
-        state=next((state for state in states if state == "ready"), states[0]),
+        state="ready" if "ready" in states else states[0],
         prompt_tokens=int(samples.value("penstock_prompt_tokens_total", model=name)),
         generated_tokens=int(samples.value("penstock_generated_tokens_total", model=name)),
         first_token=samples.times("penstock_time_to_first_token_seconds", model=name),
