@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib import pyplot as plt
+from benchmarks.picture import picture
 
 _CASE = re.compile(r"degree-(\d+)")
 
@@ -53,22 +52,14 @@ def _label(case: dict[str, Any], command: str) -> str:
 
 def draw(lines: list[Line], file: Path) -> None:
     """Draw all lines to `file`, in the format of its ending."""
-    mpl.use("agg")
-    # Text as text, and the same picture for the same figures.
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "degrees"})
-    figure, axes = plt.subplots(figsize=(8.0, 4.5), layout="constrained")
-    for line in lines:
-        axes.plot([*line.rates], [*line.rates.values()], marker="o", label=line.label)
-    degrees = sorted({degree for line in lines for degree in line.rates})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(degrees, [str(degree) for degree in degrees])
-    axes.set(xlabel="prompts that share a prefix", ylabel="req/s")
-    axes.set_ylim(bottom=0)
-    axes.set_title("\n".join(dict.fromkeys(line.machine for line in lines)), fontsize=8)
-    axes.grid(visible=True, axis="y", alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix == ".svg" else None)
-    plt.close(figure)
+    with picture(file, height=4.5) as (axes,):
+        for line in lines:
+            axes.plot([*line.rates], [*line.rates.values()], marker="o", label=line.label)
+        degrees = sorted({degree for line in lines for degree in line.rates})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(degrees, [str(degree) for degree in degrees])
+        axes.set(xlabel="prompts that share a prefix", ylabel="req/s", ylim=(0, None))
+        axes.set_title("\n".join(dict.fromkeys(line.machine for line in lines)), fontsize=8)
 
 
 def main() -> None:

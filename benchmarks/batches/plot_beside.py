@@ -9,31 +9,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib import pyplot as plt
+from benchmarks.picture import picture
 
 
 def draw(figures: dict[str, Any], file: Path) -> None:
     """Draw to `file`, in the format of its ending."""
-    mpl.use("agg")
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "beside"})
-    figure, (above, below) = plt.subplots(2, figsize=(8.0, 5.5), sharex=True, layout="constrained")
-    at = [request["at"] for request in figures["requests"]]
-    for name in ("ttft_ms", "tpot_ms"):
-        values = [request[name] for request in figures["requests"]]
-        above.plot(at, values, ".", markersize=3, label=name.removesuffix("_ms").upper())
-        above.axhline(figures["idle"][f"{name.removesuffix('_ms')}_p50_ms"], linewidth=0.8)
-    above.set_ylabel("ms (lines: without the batch)")
-    rows = figures["rows_by_second"]
-    below.plot(range(len(rows)), rows, linewidth=0.8, label="batch")
-    below.axhline(figures["batch"]["alone_requests_per_s"], linewidth=0.8)
-    below.set(xlabel="seconds", ylabel="req/s (line: the batch alone)")
-    for axes in (above, below):
-        axes.set_ylim(bottom=0)
-        axes.grid(visible=True, axis="y", alpha=0.3)
-        axes.legend(frameon=False)
-    figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix == ".svg" else None)
-    plt.close(figure)
+    with picture(file, rows=2, height=5.5) as (above, below):
+        at = [request["at"] for request in figures["requests"]]
+        for name in ("ttft_ms", "tpot_ms"):
+            values = [request[name] for request in figures["requests"]]
+            above.plot(at, values, ".", markersize=3, label=name.removesuffix("_ms").upper())
+            above.axhline(figures["idle"][f"{name.removesuffix('_ms')}_p50_ms"], linewidth=0.8)
+        above.set(ylabel="ms (lines: without the batch)", ylim=(0, None))
+        rows = figures["rows_by_second"]
+        below.plot(range(len(rows)), rows, linewidth=0.8, label="batch")
+        below.axhline(figures["batch"]["alone_requests_per_s"], linewidth=0.8)
+        below.set(xlabel="seconds", ylabel="req/s (line: the batch alone)", ylim=(0, None))
 
 
 def main() -> None:

@@ -11,8 +11,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib import pyplot as plt
+from benchmarks.picture import picture
 
 _NAME = re.compile(r"(\d+) at once: (.+)")
 
@@ -34,25 +33,17 @@ def read_lines(file: Path) -> dict[str, dict[int, float]]:
 
 def draw(lines: dict[str, dict[int, float]], title: str, file: Path) -> None:
     """Draw to `file`, in the format of its ending: rates above, latencies below."""
-    mpl.use("agg")
-    # Text as text, and the same picture for the same figures.
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "concurrency"})
-    figure, (above, below) = plt.subplots(2, figsize=(8.0, 5.5), sharex=True, layout="constrained")
-    for name, values in lines.items():
-        axes = below if name.startswith("latency") else above
-        axes.plot([*values], [*values.values()], marker="o", label=name)
-    ticks = sorted(lines["requests"])
-    below.set_xscale("log", base=2)
-    below.set_xticks(ticks, [str(tick) for tick in ticks])
-    below.set(xlabel="requests at once", ylabel="ms")
-    below.set_yscale("log")
-    above.set(ylabel="requests/s", ylim=(0, None))
-    above.set_title(title, fontsize=8)
-    for axes in (above, below):
-        axes.grid(visible=True, axis="y", alpha=0.3)
-        axes.legend(frameon=False)
-    figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix == ".svg" else None)
-    plt.close(figure)
+    with picture(file, rows=2, height=5.5) as (above, below):
+        for name, values in lines.items():
+            axes = below if name.startswith("latency") else above
+            axes.plot([*values], [*values.values()], marker="o", label=name)
+        ticks = sorted(lines["requests"])
+        below.set_xscale("log", base=2)
+        below.set_xticks(ticks, [str(tick) for tick in ticks])
+        below.set(xlabel="requests at once", ylabel="ms")
+        below.set_yscale("log")
+        above.set(ylabel="requests/s", ylim=(0, None))
+        above.set_title(title, fontsize=8)
 
 
 def main() -> None:
