@@ -157,15 +157,23 @@ class Graphs:
             self._kinds[kind].insert(0, capture[kind](size))
 
     def drop_slow(self, watch: Stopwatch) -> None:
-        """Keep those that no larger graph of their kind clearly outruns."""
+        """Keep those that are worth it, and that no larger graph of their kind clearly outruns."""
+        most = self._most_seconds()
         for kind, graphs in self._kinds.items():
-            self._kinds[kind] = without_slow(graphs, lambda graph: watch.seconds(graph.replay))
+            self._kinds[kind] = without_slow(
+                graphs, lambda graph: watch.seconds(graph.replay), most
+            )
+
+    def _most_seconds(self) -> float:
+        """A step that takes as long, or longer, is as fast without a graph."""
+        return math.inf
 
 
 def without_slow(
-    graphs: Sequence[_AnyGraph], measure: Callable[[_AnyGraph], float]
+    graphs: Sequence[_AnyGraph], measure: Callable[[_AnyGraph], float], most: float = math.inf
 ) -> list[_AnyGraph]:
-    """The `graphs`, by rising size, without those that a larger one clearly outruns.
+    """The `graphs`, by rising size, that take less than `most` seconds, without those that a larger
+    one of these clearly outruns.
 
     Products by libraries are much slower for some numbers of rows than for slightly more. On an
     H200, 448 tokens of an 8B Llama take 15 ms, and 512 take 12 ms.
@@ -173,7 +181,8 @@ def without_slow(
     kept: list[_AnyGraph] = []
     fastest = math.inf
     for graph in reversed(graphs):
-        taken = measure(graph)
+        if (taken := measure(graph)) >= most:
+            continue
         if fastest > CLEARLY_FASTER * taken:
             kept.insert(0, graph)
         fastest = min(fastest, taken)

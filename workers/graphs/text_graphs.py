@@ -18,7 +18,6 @@ from workers.attention.stage_attention import StageAttention
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import EncodeStep
 from workers.contract.model_config import EncoderConfig, PoolingMode
-from workers.device.timing import Stopwatch
 from workers.device.transfer import pin, to_device, views
 from workers.device.tuning import (
     LAUNCHES_MATTER,
@@ -30,12 +29,14 @@ from workers.device.tuning import (
 )
 from workers.graphs.captured_step import FullGraph, GraphPool, Graphs, GraphSizes
 from workers.models.base import StageModel
-from workers.step.packed_step import ONE_TOKEN_MODES, PackedStep
+from workers.step.packed_step import PackedStep, mode_of_one_token
 
 
 class StaticTexts:
-    """Inputs of at most `size` tokens in `rows` texts, of at most `longest` each: views of one
-    buffer, so that a step is loaded by one copy. `step` is over all of them."""
+    """Inputs of at most `size` tokens in `rows` texts, of at most `longest` each.
+
+    They are views of one buffer, so that a step is loaded by one copy. `step` is over all of them.
+    """
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class StaticTexts:
         """`shape` is (size, rows, longest). With `types` tokens have them. `modes` are how the head
         pools."""
         self.size, self.rows, self.longest = shape
-        one_token = modes[0] if len(modes) == 1 and modes[0] in ONE_TOKEN_MODES else None
+        one_token = mode_of_one_token(modes)
         self._all_read = one_token is None
         names = ["tokens", "positions", *(["token_types"] if types else [])]
         nothing: dict[str, npt.NDArray[Any]] = dict.fromkeys(names, np.zeros(self.size, np.int64))
@@ -115,14 +116,11 @@ class TextGraphs(Graphs):
             found += islice(fit, 1)
         return min(found, key=_tokens, default=None)
 
-    def drop_slow(self, watch: Stopwatch) -> None:
-        """Drop those too whose launches one by one would be hidden behind the device's work."""
+    def _most_seconds(self) -> float:
+        """Launches one by one would be hidden behind the device's work."""
         graphs: list[TextGraph] = sorted(chain(*vars(self).values()), key=_tokens)
         launching = min([graph.launch_seconds() for graph in graphs[:3]], default=0.0)
-        for kind, own in self._kinds.items():
-            most = LAUNCHES_MATTER * launching
-            self._kinds[kind] = [graph for graph in own if watch.seconds(graph.replay) < most]
-        super().drop_slow(watch)
+        return LAUNCHES_MATTER * launching
 
 
 def _kind(mean: int) -> str:
@@ -166,10 +164,8 @@ def capture_texts(
     stage. Results of all tokens, which are large, share one memory."""
     graphs, pool, share = TextGraphs(), GraphPool(), model.share
     most = max([0, *chain.from_iterable(sizes.values())])
-    family, width = (
-        config.model.family,
-        config.model.hidden_size if share.last else hidden_like.shape[1],
-    )
+    family = config.model.family
+    width = config.model.hidden_size if share.last else hidden_like.shape[1]
     types = isinstance(family, EncoderConfig) and family.type_vocab_size > 1
     hidden_in = None if share.first else hidden_like.expand(most, -1).contiguous()
     hidden_out = hidden_like.new_empty(most, width)

@@ -16,6 +16,12 @@ from workers.step.rows import IntArray, offsets, padded
 ONE_TOKEN_MODES: frozenset[PoolingMode] = frozenset({"cls", "lasttoken"})
 """Modes of pooling that take one token of a row."""
 
+
+def mode_of_one_token(modes: Sequence[PoolingMode]) -> PoolingMode | None:
+    """The mode of pooling that takes one token of a row, where there is no other mode."""
+    return modes[0] if len(modes) == 1 and modes[0] in ONE_TOKEN_MODES else None
+
+
 Place = Callable[[Mapping[str, npt.NDArray[Any]]], dict[str, torch.Tensor]]
 """Puts arrays on a device, by their names in `PackedStep`, or of outputs and modes."""
 
@@ -75,7 +81,7 @@ class PackedStep:
             output: tensors.pop(output) for output in message.requested
         }
         pooled: dict[PoolingMode, torch.Tensor] = {mode: tensors.pop(mode) for mode in one_token}
-        alone = len(modes) == len(one_token) == 1 and not requested
+        alone = None if requested else mode_of_one_token(modes)
         attended = None
         if message.unattended_lens:
             attended = query_lens - np.frombuffer(message.unattended_lens, np.int32)
@@ -84,7 +90,7 @@ class PackedStep:
             requested=requested,
             attended_lens=attended,
             pooled=pooled,
-            read=pooled[one_token[0]] if alone else None,
+            read=None if alone is None else pooled[alone],
             **tensors,
         )
 
@@ -105,7 +111,7 @@ def _arrays(
     one_token: Sequence[PoolingMode],
     device: torch.device,
 ) -> dict[str, npt.NDArray[Any]]:
-    """What a step has on its device, as for `Place`."""
+    """Arrays that a step has on its device, as for `Place`."""
     query_starts, unpooled = offsets(query_lens), 0
     positions = np.arange(int(query_starts[-1])) - np.repeat(query_starts[:-1], query_lens)
     arrays: dict[str, npt.NDArray[Any]] = {
