@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from workers.contract.config import ExecutionConfig
 from workers.contract.messages import WorkerConnected
-from workers.contract.share import PartCosts, Share, StageCosts, even_split, shares_of
+from workers.contract.share import PartCosts, Share, StageCosts, even_layers, shares_of
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def stage_shares(execution: ExecutionConfig, connected: Sequence[WorkerConnected
     elif len(costs) == len(connected):
         layers = choose_layers(execution, costs)
     else:
-        layers = _even(execution, len(connected))
+        layers = even_layers(execution.model, len(connected))
     if len(layers) > 1:
         log.info("layers by stage: %s", ", ".join(map(str, layers)))
     return shares_of(layers)
@@ -58,7 +58,7 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
     The even split stays unless it has too few KV blocks, or another is faster by `LEAST_GAIN` and
     has enough. Raises ModelConfigError as `stage_shares` does.
     """
-    even = _even(execution, len(costs))
+    even = even_layers(execution.model, len(costs))
     time = _weighted_time(costs, even)
 
     def fastest(most: Sequence[int]) -> tuple[tuple[int, ...], float]:
@@ -73,10 +73,6 @@ def choose_layers(execution: ExecutionConfig, costs: Sequence[StageCosts]) -> tu
     best, relative = fastest(most)
     has_room = all(layers <= limit for layers, limit in zip(even, most, strict=True))
     return even if has_room and LEAST_GAIN * relative > 1 else best
-
-
-def _even(execution: ExecutionConfig, num_stages: int) -> tuple[int, ...]:
-    return even_split(execution.model.num_layers, num_stages, execution.model.layers_together)
 
 
 def _least_layers(execution: ExecutionConfig, num_stages: int) -> list[int]:

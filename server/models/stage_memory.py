@@ -7,7 +7,7 @@ from workers.contract.checkpoint.architectures import family_of
 from workers.contract.config import ITEM_BYTES, ExecutionConfig
 from workers.contract.model_config import DenseConfig, ModelConfig, inner_name, wrapper_names
 from workers.contract.quantization import FP4_BYTES
-from workers.contract.share import even_split, shares_of
+from workers.contract.share import even_layers, shares_of
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks)\.(\d+)\.")
 _FIRST = re.compile(r"embed|per_layer")
@@ -17,9 +17,7 @@ _LM_HEAD = re.compile(r"(?:^|\.)(?:lm_head|predictions)(?:\.decoder)?\.weight$")
 
 def planned_layers(execution: ExecutionConfig) -> tuple[int, ...]:
     """The layers of each stage, if nothing that is measured at start changes them."""
-    model = execution.model
-    together = model.num_layers, execution.num_stages, model.layers_together
-    return execution.stage_layers or even_split(*together)
+    return execution.stage_layers or even_layers(execution.model, execution.num_stages)
 
 
 def weight_bytes(execution: ExecutionConfig, heads: WeightHeads | None) -> list[int]:

@@ -22,7 +22,7 @@ from tests.engine_core.configs import execution_config
 from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Device, Dtype, LoadFormat, Task, WorkerConfig
 from workers.contract.model_config import ModelConfig
-from workers.contract.share import Share, even_split, shares_of
+from workers.contract.share import Share, even_layers, shares_of
 from workers.layers.layer import TORCH_DTYPES, Placement
 from workers.models.base import model_class
 from workers.weights.loader import LoadedModel, load_model
@@ -137,8 +137,8 @@ def worker_config(
 
 def share_of(worker: WorkerConfig) -> Share:
     """The stage's share of the layers, by `stage_layers` or else an even one."""
-    execution, model = worker.execution, worker.execution.model
-    even = even_split(model.num_layers, execution.num_stages, model.layers_together)
+    execution = worker.execution
+    even = even_layers(execution.model, execution.num_stages)
     return shares_of(execution.stage_layers or even)[worker.stage]
 
 

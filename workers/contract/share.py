@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import msgspec
 
-from workers.contract.model_config import ModelConfigError
+from workers.contract.model_config import ModelConfig, ModelConfigError
 
 
 class Share(msgspec.Struct, array_like=True, frozen=True, tag="share"):
@@ -50,6 +50,11 @@ def even_split(num_layers: int, num_stages: int, together: int = 1) -> tuple[int
         return (*even_split(num_layers - together, num_stages - 1), together)
     extra = set([*range(1, num_stages - 1), 0][:left_over])
     return tuple(each + (stage in extra) for stage in range(num_stages))
+
+
+def even_layers(model: ModelConfig, num_stages: int) -> tuple[int, ...]:
+    """The `even_split` of a model's layers. Raises ModelConfigError."""
+    return even_split(model.num_layers, num_stages, model.layers_together)
 
 
 class PartCosts(msgspec.Struct, array_like=True, frozen=True):
