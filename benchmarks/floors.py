@@ -25,7 +25,6 @@ _BYTES_PER_SECOND, _FLOPS, _FP8_FLOPS, _ATTENTION_FLOPS = 4.27e12, 650e12, 1500e
 after another, in FP8 with pauses; causal attention of prompts."""
 
 _ITEM_BYTES = 2
-
 _CASES = {case.name: case for case in GENERATION}
 _SHAPE_NOTE = re.compile(r"on shape (\S+) instead of")
 

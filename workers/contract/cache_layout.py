@@ -59,8 +59,8 @@ class CacheGroup:
 
 
 class Place(NamedTuple):
-    """Where a layer of a group keeps a block: its slot's `table` names it, and the layer has one of
-    the equal parts of one of its planes, number `part`."""
+    """The place of a layer of a group in a block, which its slot's `table` names. The layer has one
+    of the equal parts of one of its planes, number `part`."""
 
     group: CacheGroup
     table: int

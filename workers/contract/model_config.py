@@ -329,7 +329,7 @@ class LayerNormDecoderConfig(DecoderConfig, frozen=True, kw_only=True, tag="laye
 
 
 class Gemma4Config(DecoderConfig, frozen=True, kw_only=True, tag="gemma4"):
-    """What Gemma 4 has beside the differences of `DecoderConfig` (`workers/models/gemma4.py`).
+    """Differences of Gemma 4 beside those of `DecoderConfig` (`workers/models/gemma4.py`).
 
     keys_as_values    layers whose values are their keys, as projected
     wide_layers       layers whose feed-forward networks are twice as wide
@@ -487,7 +487,7 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
 
     @property
     def per_layer_size(self) -> int:
-        """Numbers of a token's input of each layer; 0 without such inputs."""
+        """Numbers of a token's input of each layer, 0 without such inputs."""
         return self.family.per_layer_size if isinstance(self.family, Gemma4Config) else 0
 
     @property
@@ -497,8 +497,8 @@ class ModelShape(Sizes, frozen=True, kw_only=True):
 
     @property
     def layers_together(self) -> int:
-        """How many of the last layers one stage has to hold: those since the first one to whose
-        keys and values another attends, or only the last."""
+        """Number of the last layers that one stage has to hold. Those are all since the first one
+        to whose keys and values another attends, or only the last."""
         shared = [own for layer, own in enumerate(self.kv_layers) if own != layer]
         return self.num_layers - min([self.num_layers - 1, *shared])
 

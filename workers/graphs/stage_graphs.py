@@ -60,7 +60,7 @@ class AttentionBuffers:
         return cls(*(like(size * width) for width in widths))
 
     def of_layer(self, layer: LayerAttention, size: int) -> "LayerBuffers":
-        """Those of `size` tokens in a layer."""
+        """The buffers of `size` tokens in a layer."""
         (heads, kv_heads), dim = layer.counts, layer.own_cache.keys.shape[-1]
         both = heads + 2 * kv_heads
         return LayerBuffers(

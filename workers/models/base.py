@@ -55,7 +55,7 @@ class StageLayer(Layer, ABC):
 
     @abstractmethod
     def qkv(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[T', state_size] -> [T', H + 2 Hkv, D]: queries, keys and values, as projected; queries
+        """[T', state_size] -> [T', H + 2 Hkv, D]: queries, keys and values, as projected. Queries
         alone in a layer with another's keys and values."""
 
     @abstractmethod

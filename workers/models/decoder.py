@@ -65,9 +65,11 @@ _UNUSED = (
 def qkv_product(
     config: ModelConfig, family: DecoderConfig, layer: int, placement: Placement
 ) -> Linear:
-    """The product of a layer's queries, then keys, then values, as far as it has its own, with a
-    head's dimensions i and i + R / 2 as a pair, from tensors in the order of the checkpoint (see
-    `DecoderConfig`)."""
+    """The product of a layer's queries, then keys, then values, as far as it has its own.
+
+    A head's dimensions i and i + R / 2 are a pair, from tensors in the order of the checkpoint (see
+    `DecoderConfig`).
+    """
     name, pairs = f"model.layers.{layer}.self_attn", family.interleaved_dims
     heads, kv_heads, dim = config.heads_of(layer)
     turned, straight = [*range(0, pairs, 2), *range(1, pairs, 2), *range(pairs, dim)], [*range(dim)]

@@ -21,8 +21,8 @@ from workers.step.paged_step import PagedStep
 
 
 class LayerInputs(Layer):
-    """Makes the inputs of all L layers, P numbers each, of tokens and their embeddings: the mean of
-    a row of a table and of a normalised product, times the root of 2."""
+    """Makes the inputs of all L layers, P numbers each, of tokens and their embeddings. They are
+    the mean of a row of a table and of a normalised product, times the root of 2."""
 
     def __init__(self, config: ModelConfig, family: Gemma4Config, placement: Placement) -> None:
         size, self._size = config.hidden_size, family.per_layer_size

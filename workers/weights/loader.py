@@ -89,7 +89,7 @@ def filled_model(worker: WorkerConfig, share: Share, memory: Memory) -> StageMod
 
 
 def _empty_model(worker: WorkerConfig, share: Share, memory: Memory) -> StageModel:
-    """It takes its weights from `memory` in an order that the configuration decides alone."""
+    """A model with weights from `memory`, in an order that the configuration decides alone."""
     config, own = worker.execution, replace(Placement.of(worker), memory=memory)
     architecture = model_class(config.model.architecture)
     return architecture(config.model, share, with_names(config, own))

@@ -155,7 +155,7 @@ def _with_own_heads(
 
 
 def _read_sources(keys: ShapeKeys, everything: Sequence[bool]) -> list[int]:
-    """For each layer the one whose keys and values it attends to: of the last ones, the last before
+    """The layer to whose keys and values each attends. For the last ones that is the last before
     them that attends to `everything` as well, or also not."""
     sources, layers = [*range(len(everything))], len(everything)
     first = layers - keys.size("num_kv_shared_layers", least=0, default=0)
