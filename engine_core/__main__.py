@@ -32,7 +32,7 @@ def main() -> int:
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EngineConfig)
     execution = config.execution.restarted(*sys.argv[2:])
     config = msgspec.structs.replace(config, execution=execution)
-    open_log(f"engine {execution.name}", execution.log_level)
+    open_log(f"engine {execution.engine_name}", execution.log_level)
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -113,10 +114,14 @@ def _shown(config: ServerConfig) -> str:
     decided["limits"] = {key: decided[key] for key in Limits.__struct_fields__}
     shown = {key: decided[key] for key in _SHOWN}
     for model in shown["models"]:
-        execution = model["engine"].pop("execution")
-        del execution["setting_names"], execution["cluster_keys"]
-        model["engine"] = execution | model["engine"]
+        model["engine"], *model["copies"] = map(_flat, (model["engine"], *model["copies"]))
     return msgspec.json.format(msgspec.json.encode(shown)).decode()
+
+
+def _flat(engine: dict[str, Any]) -> dict[str, Any]:
+    execution = engine.pop("execution")
+    del execution["setting_names"], execution["cluster_keys"]
+    return execution | engine
 
 
 def _parser(*, with_bench: bool) -> argparse.ArgumentParser:

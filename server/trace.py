@@ -1,7 +1,7 @@
 """`penstock trace`: the steps of a running daemon as a picture of its pipeline.
 
 The file is a trace in Chrome's format, for https://ui.perfetto.dev and chrome://tracing.
-Each model is a process, each stage a track, each part of a step a slice.
+Each engine is a process, each stage a track, each part of a step a slice.
 
 The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -94,15 +94,17 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     del parser
     models = _models(_daemon(options.pid), options.model)
     with _opened(options.output) as output:
-        endpoints = {model.name: model.engine.client_endpoint for model in models}
+        engines = [engine for model in models for engine in model.engines]
+        endpoints = {each.execution.engine_name: each.client_endpoint for each in engines}
         try:
             steps = trace_engines(endpoints, options.seconds)
         except NoAnswerError as error:
             raise CommandError(f"{error}: it may still be starting") from None
-        trace = chrome_trace(steps, {model.name: model.execution.devices for model in models})
+        devices = {each.execution.engine_name: each.execution.devices for each in engines}
+        trace = chrome_trace(steps, devices)
         output.truncate(0)
         output.write(trace)
-    counts = ", ".join(f"{len(of_model):,} steps of {name}" for name, of_model in steps.items())
+    counts = ", ".join(f"{len(own):,} steps of {name}" for name, own in steps.items())
     print(f"wrote {options.output}: {counts}", file=sys.stderr)
     return 0
 
@@ -148,14 +150,14 @@ def _opened(file: Path) -> Generator[BinaryIO]:
 def chrome_trace(
     steps: Mapping[str, Sequence[TracedStep]], devices: Mapping[str, Sequence[str]]
 ) -> bytes:
-    """The trace as JSON, of `steps` by model and the `devices` of each model's stages. Times are in
-    microseconds of the host's monotonic clock."""
+    """The trace as JSON, of `steps` by engine and the `devices` of each engine's stages. Times are
+    in microseconds of the host's monotonic clock."""
     events: list[dict[str, Any]] = []
-    for process, (model, of_model) in enumerate(steps.items(), 1):
-        events.append(_named("process_name", process, 0, model))
-        for stage, device in enumerate(devices[model]):
+    for process, (engine, of_engine) in enumerate(steps.items(), 1):
+        events.append(_named("process_name", process, 0, engine))
+        for stage, device in enumerate(devices[engine]):
             events.append(_named("thread_name", process, stage, f"stage {stage} ({device})"))
-            events += _track(process, stage, of_model)
+            events += _track(process, stage, of_engine)
     return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
 
 

@@ -25,7 +25,7 @@ def main() -> None:
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
     execution = config.execution.restarted(*sys.argv[2:])
     config = msgspec.structs.replace(config, execution=execution)
-    open_log(f"worker {config.stage} of {execution.name}", execution.log_level)
+    open_log(f"worker {config.stage} of {execution.engine_name}", execution.log_level)
     # Seconds of imports, which must not come before the lines above.
     import torch  # noqa: PLC0415
 

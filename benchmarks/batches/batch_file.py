@@ -50,7 +50,7 @@ async def engine_figures(
     """The prompts through the engine client."""
     engine.client.send(ResetCache())
     engine.client.batch = True
-    return await timed("engine", Continuations(engine.client, case, sorted(prompts)))
+    return await timed("engine", Continuations(engine.engines, case, sorted(prompts)))
 
 
 async def file_figures(

@@ -56,11 +56,15 @@ class CircuitBreaker:
         self._priority = 0
         self._until = self._seconds = 0.0
 
+    def refuses(self, priority: int) -> bool:
+        """Whether a job is refused: it would begin no earlier than the one that was."""
+        refused = self._refusal is not None and priority >= self._priority
+        return refused and self._clock() < self._until
+
     def check(self, priority: int) -> None:
-        """Raises RefusalError for a job that would begin no earlier than the one refused."""
-        refusal = self._refusal
-        if refusal and priority >= self._priority and self._clock() < self._until:
-            raise refusal.copy()
+        """Raises RefusalError for a job that is refused."""
+        if self._refusal is not None and self.refuses(priority):
+            raise self._refusal.copy()
 
     def probe(self, priority: int) -> bool:
         """Whether a job to be sent is the probe. Raises RefusalError as `check` does."""
@@ -89,7 +93,8 @@ _NO_OPTIONS = JobOptions()
 class EngineClient:
     """Jobs out, updates in, over one socket. Use from one asyncio loop only.
 
-    `beat` came at `beat_at` (time.monotonic). With `batch` all rows are of the batch band.
+    `beat` came at `beat_at` (time.monotonic). `rows` are those of its jobs, the newest of which was
+    sent at `sent_at`. With `batch` all rows are of the batch band.
     """
 
     def __init__(self, endpoint: str, *, returns: bool = False) -> None:
@@ -97,7 +102,8 @@ class EngineClient:
         self._returns = returns
         self.info: EngineInfo | None = None
         self.beat: Beat | None = None
-        self.beat_at = 0.0
+        self.beat_at = self.sent_at = 0.0
+        self.rows = 0
         self.dead = False
         self.batch = False
         self._over: RefusalError | None = None
@@ -225,7 +231,7 @@ class EngineClient:
 
     def forget(self, job: int) -> None:
         """Ignore further updates of this job."""
-        self._jobs.pop(job, None)
+        self._take(job)
 
     def abort_all(self, error: RefusalError) -> None:
         """Fail every job with `error`, and every later one, and abort them in the engine."""
@@ -235,9 +241,18 @@ class EngineClient:
         self._fail_all(error)
 
     def _fail_all(self, error: RefusalError) -> None:
-        jobs, self._jobs = self._jobs, {}
-        for job in jobs.values():
+        for number in list(self._jobs):
+            self._fail_one(number, error)
+
+    def _fail_one(self, number: int, error: RefusalError) -> None:
+        if (job := self._take(number)) is not None:
             job.fail(error)
+
+    def _take(self, number: int) -> GenerateStream | RowsCall[Any] | None:
+        """A job that gets no further updates. None if it is not among the running ones."""
+        if (job := self._jobs.pop(number, None)) is not None:
+            self.rows -= job.rows
+        return job
 
     async def _result(self, call: RowsCall[ResultT], message: JobMessage) -> ResultT:
         await self._submit(call, message)
@@ -254,6 +269,8 @@ class EngineClient:
         breaker = self.breakers[message.key.number]
         is_probe = breaker.probe(message.priority)
         self._jobs[message.id] = waiting
+        self.rows += waiting.rows
+        self.sent_at = time.monotonic()
         self.send(message)
         try:
             await waiting.accepted
@@ -272,7 +289,7 @@ class EngineClient:
             self.breakers[message.key.number].refused(message.priority, error)
 
     def _drop(self, job: int) -> None:
-        if self._jobs.pop(job, None) is not None:
+        if self._take(job) is not None:
             self.send(Abort([job]))
 
     def _receive(self, frame: bytes) -> None:
@@ -303,9 +320,8 @@ class EngineClient:
 
     def _fail(self, refusals: list[Failed]) -> None:
         for failed in refusals:
-            if (job := self._jobs.pop(failed.id, None)) is not None:
-                error = RefusalError(failed.code, failed.message, failed.param, failed.retry_after)
-                job.fail(error)
+            error = RefusalError(failed.code, failed.message, failed.param, failed.retry_after)
+            self._fail_one(failed.id, error)
         # A dying engine fails its jobs first; its socket closes only a moment later.
         if any(failed.code == "engine_dead" for failed in refusals):
             self._lost()

@@ -52,10 +52,11 @@ class Outcome(Generic[ResultT]):
 
 
 class PendingJob:
-    """A job that is first accepted, with an `answer`, or fails. Its `timing` comes with its first
-    token, or with its last row."""
+    """A job of `rows` that is first accepted, with an `answer`, or fails. Its `timing` comes with
+    its first token, or with its last row."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
         self.answer = Accepted(0, [])
         self.timing: JobTiming | None = None
         self.accepted: Outcome[None] = Outcome()
@@ -84,7 +85,7 @@ class GenerateStream(PendingJob):
         send: Callable[[Abort | EndRow], None],
         forget: Callable[[int], None],
     ) -> None:
-        super().__init__()
+        super().__init__(rows)
         self._send, self._forget = send, forget
         self._id = job
         self._open_rows = set(range(rows))
@@ -170,8 +171,8 @@ class GenerateStream(PendingJob):
 class RowsCall(PendingJob, ABC, Generic[ResultT]):
     """A job whose rows come whole, in any order. It is `done` with the last of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
         self.done: Outcome[ResultT] = Outcome()
 
     @abstractmethod
@@ -205,7 +206,7 @@ class ReadCall(RowsCall[Read]):
     """The rows of one read job, gathered in their order."""
 
     def __init__(self, rows: int) -> None:
-        super().__init__()
+        super().__init__(rows)
         self._missing, self._values = rows, dict[int, FloatArray]()
 
     def push(self, part: EncodedRows) -> bool:
@@ -285,7 +286,7 @@ class EncodeCall(RowsCall[Encoded]):
     ) -> None:
         """`info` is what the engine says of its model. `admit` gets the bytes of what tokens
         have, and may raise RefusalError."""
-        super().__init__()
+        super().__init__(rows)
         self._missing = rows
         outputs = of_tokens.outputs
         self._admit, self._reduce = admit, of_tokens.reduce

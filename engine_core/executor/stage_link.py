@@ -236,7 +236,7 @@ class Losses:
         """Watch the connections of `socket`, which is not bound yet."""
         self.monitor = socket.get_monitor_socket(Refusals.EVENTS)
         self._socket = socket
-        self._model = execution.name
+        self._model = execution.engine_name
         self._refusals = Refusals(execution.worker_endpoint)
         self._stages: dict[int, int] = {}  # file descriptor -> stage
         self._gone: list[int] = []
@@ -318,7 +318,7 @@ class StageWatch:
         limit = self._startup_timeout
         if limit and self._ticks_of_start * CHECK_SECONDS > limit:
             setting = self._execution.setting("startup_timeout")
-            why = f"the stages of {self._execution.name} are not ready after {limit:g} s"
+            why = f"the stages of {self._execution.engine_name} are not ready after {limit:g} s"
             raise WorkerLostError(f"{why} ({setting})")
 
     def tick(self, oldest: int | None) -> None:
@@ -351,4 +351,5 @@ class StageWatch:
         return behind[0] if behind else len(self._last_steps) - 1
 
     def _lost(self, stage: int, why: str) -> WorkerLostError:
-        return WorkerLostError(f"worker {stage} of {self._execution.name} stands still: {why}")
+        name = self._execution.engine_name
+        return WorkerLostError(f"worker {stage} of {name} stands still: {why}")

@@ -108,7 +108,7 @@ async def _computed(
     key, wanted = record.client.share.number, of_tokens is not ONLY_VECTOR
     holding = service.ledger.account(key, "numbers of tokens") if wanted else nullcontext()
     with service.in_flight, holding as account:
-        encoding = model.client.encode(
+        encoding = model.engines.choose(options).encode(
             texts=items.texts,
             ids=items.ids,
             query=query,

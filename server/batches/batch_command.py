@@ -208,11 +208,12 @@ def floor_seconds(models: Sequence[ServedModel], computed: int, sampled: int) ->
     """The seconds that the matrix products of these tokens alone take on the engine's GPUs. None
     but for a single generator in 16 bits on measured GPUs."""
     execution, gpus = models[0].execution, gpu_names()
+    stages = sum(engine.execution.num_stages for engine in models[0].engines)
     if len(models) > 1 or execution.task != "generate" or execution.dtype == "float32":
         return None
     if execution.device_type != "cuda" or not gpus or not all(_GPU in gpu for gpu in gpus):
         return None
-    return 2 * products(execution.model, computed, sampled) / (_FLOPS * execution.num_stages)
+    return 2 * products(execution.model, computed, sampled) / (_FLOPS * stages)
 
 
 def products(model: ModelConfig, computed: int, sampled: int) -> float:

@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from engine_core.client.pending_jobs import GenerateStream, RowsCall
 from engine_core.config import EngineConfig
 from engine_core.loop.admission import job_size, prompt_tokens
@@ -76,7 +77,11 @@ class BatchClient(EngineClient):
         self._holders.add(line)
         line.add_done_callback(self._holders.discard)
         size = job_size(message)
-        keep = await self._room.take(size.rows, size.tokens)
+        self.rows += size.rows  # those that wait, too, are this engine's
+        try:
+            keep = await self._room.take(size.rows, size.tokens)
+        finally:
+            self.rows -= size.rows
         line.add_done_callback(lambda _: keep(0, 0))
         await super()._submit(waiting, message)
         if isinstance(message, EncodeJob):
@@ -112,17 +117,17 @@ async def engine_backend(config: ServerConfig, share: float = 1.0) -> AsyncGener
     registry = Registry.load(
         config.models,
         all_endpoints(),
-        lambda engine: BatchClient(engine, share),
+        lambda engines: Engines(BatchClient(engine, share) for engine in engines),
         default_model=config.default_model,
     )
     # The clients keep to the engines' bounds, and lines wait: nothing is to be refused here.
     unlimited = msgspec.structs.replace(config, max_unread_size=_UNLIMITED, max_request_seconds=0.0)
     service = Service(unlimited, registry)
-    clients = [model.client for model in registry.models]
     try:
-        for client in clients:
-            client.start()
-        await asyncio.gather(*[client.wait_ready() for client in clients])
+        for model in registry.models:
+            model.engines.start()
+        for model in registry.models:
+            await model.engines.wait_ready()
         yield EngineBackend(service)
     finally:
         await registry.close()

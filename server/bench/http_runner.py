@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from server.batches.http_client import Address, HTTPClient
 from server.batches.progress import progress_shown
 from server.bench import running_model
@@ -73,15 +73,15 @@ async def started_server(
             # A connection must not wait in the queue of a socket that nobody here accepts from.
             listener.close()
             await running.until(until_ready(config), START_SECONDS)
-            engine = EngineClient(model.engine.client_endpoint)
+            engines = Engines.of(model.engines)
             try:
-                engine.start()
+                engines.start()
                 announce(announcement, [model])
                 address = Address(config.host, config.port)
                 words = single_token_words(tokenizer)
-                yield HTTPRunner(address, shape.name, words, clients, model, engine)
+                yield HTTPRunner(address, shape.name, words, clients, model, engines)
             finally:
-                engine.close()
+                engines.close()
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ async def running_server(
 class HTTPRunner:
     """Runs cases on one model of one server, with texts of `words` that are one token each.
 
-    The `engine` of a server that was started here adds its counters to the figures.
+    The `engines` of a server that was started here add their counters to the figures.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class HTTPRunner:
         words: Sequence[str],
         clients: int = 1,
         model: ServedModel | None = None,
-        engine: EngineClient | None = None,
+        engines: Engines | None = None,
     ) -> None:
         self.model = model
-        self._engine = engine
+        self._engines = engines
         self._clients = clients
         self._address, self.name, self._words = address, name, words
 
@@ -130,11 +130,11 @@ class HTTPRunner:
     async def measure(self, case: HTTPCase, run: int) -> Figures:
         """Run the case. Each `run` sends other texts: no prefix is in a cache. Raises BenchError if
         any request fails."""
-        if self._engine is None:
+        if self._engines is None:
             return await self._run(case, str(run))
-        before = await next_beat(self._engine)
+        before = await next_beat(self._engines)
         figures = await self._run(case, str(run))
-        return figures | counted(before, await next_beat(self._engine), figures["seconds"])
+        return figures | counted(before, await next_beat(self._engines), figures["seconds"])
 
     async def _run(self, case: HTTPCase, run: str) -> Figures:
         rate = case.rate if isinstance(case, HTTPGenerationCase) else None

@@ -8,15 +8,20 @@ end of its last. That of a pipeline is its worst stage's.
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import count
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from engine_core.client.engine_client import EngineClient
-from engine_core.messages import Beat, StageTime
+from engine_core.client.engines import Engines
+from engine_core.messages import Beat, StageTime, Usage
 from server.errors import CommandError
 
+CountsT = TypeVar("CountsT", Usage, StageTime)
 Figures = dict[str, float]
 """By names such as `ttft_p50_ms`, which end with the unit."""
 
@@ -66,8 +71,28 @@ _BEAT_POLL_SECONDS = 0.02
 _MISSED_BEATS_SECONDS = 30.0
 
 
-async def next_beat(client: EngineClient) -> Beat:
-    """Wait for the engine's next heartbeat, with all that it has counted. Raises BenchError."""
+async def next_beat(engines: Engines) -> Beat:
+    """Wait for the engines' next heartbeats, with all that they have counted together. Raises
+    BenchError."""
+    return reduce(_together, await asyncio.gather(*map(_next_beat, engines)))
+
+
+def _together(one: Beat, other: Beat) -> Beat:
+    return msgspec.structs.replace(
+        one,
+        usage=_added(one.usage, other.usage),
+        stages=[_added(*pair) for pair in zip(one.stages, other.stages, strict=True)],
+        steps=one.steps + other.steps,
+        step_tokens=one.step_tokens + other.step_tokens,
+    )
+
+
+def _added(one: CountsT, other: CountsT) -> CountsT:
+    fields = one.__struct_fields__
+    return type(one)(**{name: getattr(one, name) + getattr(other, name) for name in fields})
+
+
+async def _next_beat(client: EngineClient) -> Beat:
     last, deadline = client.beat, time.monotonic() + _MISSED_BEATS_SECONDS
     while client.beat is last or client.beat is None:
         if client.dead or time.monotonic() > deadline:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from engine_core.messages import JobOptions, ResetCache, SamplingParams
 from engine_core.refusal import RefusalError
 from server.batches.progress import progress_shown
@@ -59,7 +59,7 @@ class Continuations:
 
     def __init__(
         self,
-        client: EngineClient,
+        engines: Engines,
         case: GenerationCase,
         prompts: Sequence[bytes],
         *,
@@ -68,7 +68,7 @@ class Continuations:
     ) -> None:
         """Take at most `most_outputs` for each prompt, if that is given. If `salted`, each is a job
         with a cache salt of its own: none finds what another has computed."""
-        self._client, self._case, self._prompts = client, case, prompts
+        self._engines, self._case, self._prompts = engines, case, prompts
         self._most_prompts, self._salted = 1 if salted else _PROMPTS_A_JOB, salted
         lengths = output_lengths(case, len(prompts))
         self._outputs = np.minimum(lengths, most_outputs or max(lengths))
@@ -88,7 +88,7 @@ class Continuations:
                 yield self._job(numbers[start : start + self._most_prompts], outputs)
 
     async def _job(self, numbers: Sequence[int], outputs: int) -> None:
-        stream = await self._client.generate(
+        stream = await self._engines.choose().generate(
             sampling_params(self._case, outputs),
             ids=[self._prompts[number] for number in numbers],
             options=JobOptions(cache_salt=f"{numbers[0]}" if self._salted else ""),
@@ -132,7 +132,7 @@ class Sequences:
 
     def __init__(
         self,
-        client: EngineClient,
+        engines: Engines,
         sequences: Sequence[bytes],
         *,
         rows_a_job: int,
@@ -140,12 +140,12 @@ class Sequences:
     ) -> None:
         self._rows_a_job, self._salted = 1 if salted else rows_a_job, salted
         self.total = len(sequences)
-        self._client, self._sequences = client, sequences
+        self._engines, self._sequences = engines, sequences
 
     def done(self) -> int:
-        """Sequences that have ended by the engine's last heartbeat."""
-        beat = self._client.beat
-        left = beat.usage.waiting + beat.usage.running if beat is not None else 0
+        """Sequences that have ended by the engines' last heartbeats."""
+        usages = [engine.beat.usage for engine in self._engines if engine.beat is not None]
+        left = sum(usage.waiting + usage.running for usage in usages)
         return self.total - left if left else 0
 
     def jobs(self) -> Iterator[Coroutine[object, object, None]]:
@@ -154,7 +154,7 @@ class Sequences:
     async def _encode(self, start: int) -> None:
         ids = list(self._sequences[start : start + self._rows_a_job])
         options = JobOptions(cache_salt=f"{start}" if self._salted else "")
-        numbers = (await self._client.encode(ids=ids, options=options)).values
+        numbers = (await self._engines.choose().encode(ids=ids, options=options)).values
         if len(numbers) != len(ids) or not np.isfinite(numbers).all():
             raise BenchError(f"{len(ids)} sequences gave {len(numbers)} results")
 
@@ -169,11 +169,11 @@ class Questions:
     unit = "questions"
 
     def __init__(
-        self, client: EngineClient, case: DecisionCase, prompts: Sequence[bytes], *, salted: bool
+        self, engines: Engines, case: DecisionCase, prompts: Sequence[bytes], *, salted: bool
     ) -> None:
         """`prompts` are inputs with a question each, those of one input together. If `salted`, each
         is a job of its own."""
-        self._client, self._case, self._prompts = client, case, prompts
+        self._engines, self._case, self._prompts = engines, case, prompts
         self._rows_a_job, self._salted = 1 if salted else case.members, salted
         self.total, self._done = len(prompts), 0
 
@@ -186,7 +186,7 @@ class Questions:
     async def _read(self, start: int) -> None:
         case, prompts = self._case, self._prompts[start : start + self._rows_a_job]
         end = case.prefix * _ID_BYTES
-        found = await self._client.read(
+        found = await self._engines.choose().read(
             pieces=[
                 _numbered_words(ids) for ids in (prompts[0][:end], *(p[end:] for p in prompts))
             ],
@@ -250,10 +250,12 @@ class OfflineRunner:
         """Run the case once, always in the same way. Raises BenchError if a row has another number
         of tokens than requested, RefusalError if the engine refuses it or fails."""
         work = self._work(case, offline_prompts(case))
-        self.engine.client.send(ResetCache())
-        before = await next_beat(self.engine.client)
+        engines = self.engine.engines
+        for engine in engines:
+            engine.send(ResetCache())
+        before = await next_beat(engines)
         figures = await timed(case.name, work)
-        after = await next_beat(self.engine.client)
+        after = await next_beat(engines)
         figures |= counted(before, after, figures["seconds"])
         figures["start_seconds"] = self._start_seconds
         if isinstance(case, DecisionCase):
@@ -268,18 +270,18 @@ class OfflineRunner:
         self, case: OfflineCase, prompts: Sequence[bytes], most_outputs: int | None = None
     ) -> Work:
         is_decision = isinstance(case, DecisionCase)
-        self.engine.client.batch = bool(case.prefix) and not is_decision
+        engines = self.engine.engines
+        for engine in engines:
+            engine.batch = bool(case.prefix) and not is_decision
         if case.prefix:
             prompts = sorted(prompts)  # as whoever sends many prompts does
         salted = bool(case.prefix) and not self._prefix_caching
         if is_decision:
-            return Questions(self.engine.client, case, prompts, salted=salted)
+            return Questions(engines, case, prompts, salted=salted)
         if isinstance(case, GenerationCase):
-            return Continuations(
-                self.engine.client, case, prompts, most_outputs=most_outputs, salted=salted
-            )
+            return Continuations(engines, case, prompts, most_outputs=most_outputs, salted=salted)
         return Sequences(
-            self.engine.client,
+            engines,
             prompts,
             rows_a_job=case.members if case.prefix else _SEQUENCES_A_JOB,
             salted=salted,

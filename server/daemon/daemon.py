@@ -234,7 +234,7 @@ async def _supervise(
 
     def on_started(children: Sequence[RunningPart]) -> None:
         running = [(child.pid, child.part) for child in children]
-        others = [DaemonProcess(pid, p.role, p.model or "", p.number) for pid, p in running]
+        others = [DaemonProcess(pid, p.role, p.model or "", p.number, p.copy) for pid, p in running]
         with suppress(OSError):  # a full disk costs no more than what metrics show of memory
             write_processes(
                 folder / PROCESS_FILE, [DaemonProcess(os.getpid(), "supervisor"), *others]

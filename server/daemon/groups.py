@@ -52,10 +52,10 @@ def ever_later() -> Pause:
 class Group:
     """Parts that run, of which one is not lost alone.
 
-    A model's stages wait for each other, on their devices, where nothing interrupts them: if one is
-    lost, all are killed and started again. The holders of their weights live on, unless one of
-    these is lost: stages map their memory. All of a model whose core is lost is started again. API
-    processes, and the batch process, are groups of one.
+    An engine's stages wait for each other, on their devices, where nothing interrupts them: if one
+    is lost, all are killed and started again. The holders of their weights live on, unless one of
+    these is lost: stages map their memory. All of an engine whose core is lost is started again.
+    API processes, and the batch process, are groups of one.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Group:
         """Start all `parts`. What the others that are started again read must be `files`, as they
         are. Raises OSError."""
         self.role, self.model = parts[0].role, parts[0].model
-        self.name = self.model or parts[0].title
+        self.name = parts[0].group
         self.pause = pause
         self._files, self._nodes = files, nodes
         self._restarts, self._why = 0, ""
@@ -104,7 +104,7 @@ class Group:
         """Name what is to be started again."""
         if self.model is None:
             return "it"
-        return f"the engine of {self.model}" if self.core_is_lost else f"all stages of {self.model}"
+        return f"the engine of {self.name}" if self.core_is_lost else f"all stages of {self.name}"
 
     def watch(self, limits: Mapping[Role, float]) -> None:
         """Kill parts that are silent or stand still. To be called every BEAT_SECONDS.

@@ -14,7 +14,7 @@ import msgspec
 from server.event_loop import ChildProcess
 from server.models.devices import VISIBLE_DEVICES, available_cores, visible_devices
 from server.settings.settings import ServedModel, ServerConfig, cache_folder, child_environment
-from workers.contract.config import ExecutionConfig, WorkerConfig
+from workers.contract.config import ExecutionConfig, WorkerConfig, copy_suffix, engine_name
 from workers.contract.process import BEAT_SECONDS, NO_MULTICAST
 
 PROCESS_FILE = "processes.json"
@@ -59,17 +59,23 @@ _API_SETTINGS = {
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A child process to be: of an engine that of `model`, or an API process, which serves all.
-    `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in it. A node
-    is a process on another host, which is not started from here."""
+    """A child process to be: of an engine that of `model`, or of a `copy`, or an API process, which
+    serves all. `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in
+    it. A node is a process on another host, which is not started from here."""
 
     title: str
     role: Role
     model: str | None = None
+    copy: int | None = None
     number: int = 0
     command: list[str]
     environment: dict[str, str]
     inherited_fd: int | None = None
+
+    @property
+    def group(self) -> str:
+        """The name of what is lost together: an engine, or the part itself."""
+        return self.title if self.model is None else engine_name(self.model, self.copy)
 
 
 LOOPBACK = "lo"
@@ -112,17 +118,19 @@ def engine_parts(
     """The engine cores, and the workers of this host."""
     parts: list[Part] = []
     for index, model in enumerate(models):
-        name = model.execution.name
-        engine_file = _written(directory / f"{index}.engine.json", model.engine)
-        engine = Part(
-            title=f"engine of {name}",
-            role="engine",
-            model=name,
-            command=_command("engine_core", engine_file),
-            environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
-        )
-        parts.append(engine)
-        parts += worker_parts(model.execution, directory / str(index), 0, interface)
+        for config in model.engines:
+            execution = config.execution
+            prefix = directory / f"{index}{copy_suffix(execution.copy)}"
+            engine = Part(
+                title=f"engine of {execution.engine_name}",
+                role="engine",
+                model=execution.name,
+                copy=execution.copy,
+                command=_command("engine_core", _written(Path(f"{prefix}.engine.json"), config)),
+                environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+            )
+            parts.append(engine)
+            parts += worker_parts(execution, prefix, 0, interface)
     return parts
 
 
@@ -143,9 +151,10 @@ def _stage_part(
     config = WorkerConfig(execution=execution, stage=stage)
     module = "workers" if role == "worker" else "workers.weights.holder"
     return Part(
-        title=f"{role} {stage} of {execution.name}",
+        title=f"{role} {stage} of {execution.engine_name}",
         role=role,
         model=execution.name,
+        copy=execution.copy,
         number=stage,
         command=_command(module, _written(file, config)),
         environment=child_environment(

@@ -20,6 +20,7 @@ from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 import msgspec
 
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from server.daemon.parts import Part, RunningPart, Supervised, engine_parts
 from server.models.model_setup import EngineOptions, set_up_model
 from server.settings import defaults
@@ -56,15 +57,22 @@ class StartError(Exception):
 
 
 class RunningEngine(NamedTuple):
-    client: EngineClient
+    """A model that runs, with the clients of its engine and of its copies."""
+
+    engines: Engines
     model: ServedModel
+
+    @property
+    def client(self) -> EngineClient:
+        """That of an engine without copies."""
+        return self.engines[0]
 
 
 @asynccontextmanager
 async def running_engine(
     folder: Path, options: EngineOptions | None = None
 ) -> AsyncGenerator[RunningEngine]:
-    """The engine of the model in `folder`, until the block ends. Raises StartError if it does not
+    """The engines of the model in `folder`, until the block ends. Raises StartError if it does not
     become ready, and what `set_up_model` raises."""
     options = options or EngineOptions(log_level="warning")
     # Whoever submits all work at once expects it to wait. What large jobs leave to other clients
@@ -73,8 +81,10 @@ async def running_engine(
     max_tokens = 2 * defaults.MAX_PENDING_TOKENS
     with private_folder() as (directory, announcement):
         served = set_up_model("model", folder, options, limits, f"{directory}/0")
-        engine_config = msgspec.structs.replace(served.engine, max_pending_tokens=max_tokens)
-        model = msgspec.structs.replace(served, engine=engine_config)
+        engine, *copies = (
+            msgspec.structs.replace(each, max_pending_tokens=max_tokens) for each in served.engines
+        )
+        model = msgspec.structs.replace(served, engine=engine, copies=tuple(copies))
         async with running_model(model, directory) as engine:
             announce(announcement, [model])
             yield engine
@@ -82,16 +92,16 @@ async def running_engine(
 
 @asynccontextmanager
 async def running_model(model: ServedModel, directory: Path) -> AsyncGenerator[RunningEngine]:
-    """The engine of a model whose sockets are in `directory`, until the block ends. Raises
-    StartError if it does not become ready."""
+    """The engines of a model whose sockets are in `directory`, until the block ends. Raises
+    StartError if they do not become ready."""
     async with running_parts(engine_parts([model], directory)) as parts:
-        client = EngineClient(model.engine.client_endpoint)
+        engines = Engines.of(model.engines)
         try:
-            client.start()
-            await parts.until(client.wait_ready(), START_SECONDS)
-            yield RunningEngine(client, model)
+            engines.start()
+            await parts.until(engines.wait_ready(), START_SECONDS)
+            yield RunningEngine(engines, model)
         finally:
-            client.close()
+            engines.close()
 
 
 _CAUSE_S = 0.2
@@ -152,7 +162,15 @@ async def running_parts(parts: Sequence[Part]) -> AsyncGenerator[RunningParts]:
 
 
 async def until_ready(config: ServerConfig) -> None:
-    """Wait until the daemon's own address says that it is ready."""
+    """Wait until all engines are ready, and the daemon's own address says that it is."""
+    for model in config.models:
+        # Whether one ends meanwhile its process says.
+        engines = Engines(EngineClient(e.client_endpoint, returns=True) for e in model.engines)
+        try:
+            engines.start()
+            await engines.wait_ready()
+        finally:
+            engines.close()
     while not await asyncio.to_thread(_is_ready, config):  # noqa: ASYNC110 (there is no event)
         await asyncio.sleep(_READY_POLL_S)
 

@@ -138,10 +138,10 @@ class Supervisor:
         return 128 + self._forced_by if self._forced_by else code
 
     def _start(self) -> None:
-        """Start all groups: a model, or one of the other parts."""
+        """Start all groups: an engine, or one of the other parts."""
         by_name: dict[str, list[Part]] = {}
         for part in self._parts:
-            by_name.setdefault(part.model or part.title, []).append(part)
+            by_name.setdefault(part.group, []).append(part)
         for parts in by_name.values():
             self._groups.append(self._group(parts))
             if self._groups[-1].role == "batch":

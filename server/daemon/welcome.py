@@ -27,14 +27,17 @@ _EXAMPLES: dict[str, tuple[tuple[Task, ...], dict[str, object]]] = {
 
 def describe(model: ServedModel) -> str:
     execution = model.execution
-    first, last = execution.devices[0], execution.devices[-1]
-    between = "and" if len(set(execution.devices)) == 2 else "to"
+    used = [device for engine in model.engines for device in engine.execution.devices]
+    first, last = used[0], used[-1]
+    between = "and" if len(set(used)) == 2 else "to"
     devices = first if first == last else f"{first} {between} {last}"
     if execution.nodes:
         devices += f" of {execution.nodes[-1] + 1} nodes"
     stages = f"{_amount(execution.num_stages, 'stage')} of {_amount(execution.threads, 'thread')}"
     if execution.stage_layers:
         stages += f" with {','.join(map(str, execution.stage_layers))} layers"
+    if model.copies:
+        stages = f"{len(model.engines)} copies of {stages}"
     part = " (its language model: text only)" if execution.model.wrapped else ""
     cache = " with keys and values in FP8" if execution.cache_dtype == "fp8_e4m3" else ""
     return (

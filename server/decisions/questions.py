@@ -151,15 +151,16 @@ async def read(
     service, record = service_of(request), record_of(request)
     endings = list(dict.fromkeys(each.ending for each in labelled))
     first = len(labelled) + 1
+    options = client_options(request, options)
     with service.in_flight:
-        reading = model.client.read(
+        reading = model.engines.choose(options).read(
             pieces=[prompt.before, *texts, *endings],
             prompts=[
                 (0, number, first + endings.index(each.ending))
                 for number, each in enumerate(labelled, 1)
             ],
             tokens=[array("i", [*each.ids, LIKELIEST]).tobytes() for each in labelled],
-            options=client_options(request, options),
+            options=options,
         )
         try:
             found = await within_limit(service.limits, record, reading)

@@ -198,12 +198,13 @@ async def generate(
         seconds = min((each for each in times if each is not None), default=None)
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
-        stream = await model.client.generate(
+        options = client_options(request, plan.options)
+        stream = await model.engines.choose(options).generate(
             plan.params,
             texts=plan.prompts.texts,
             ids=plan.prompts.ids,
             n=plan.width,
-            options=client_options(request, plan.options),
+            options=options,
             deadline=deadline,
         )
         scores = HeldScores(plan, account)

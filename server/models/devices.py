@@ -70,9 +70,10 @@ def gpu_names() -> list[str]:
     return [line.replace(", ", ", driver ", 1) for line in lines]
 
 
-def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
-    """The device of each of `stages` stages: all `cpu`, or `cuda:N` and the next ones. Raises
+def resolve_devices(name: str, stages: int, copies: int = 1) -> tuple[str, ...]:
+    """The device of each stage of each copy: all `cpu`, or `cuda:N` and the next ones. Raises
     SetupError."""
+    stages *= copies
     present = len(cuda_memory())
     if name == "auto":
         usable = present > 0 and not version("torch").endswith("+cpu")
@@ -83,7 +84,9 @@ def resolve_devices(name: str, stages: int) -> tuple[str, ...]:
     if first + stages > present:
         last = f" to cuda:{first + stages - 1}" if stages > 1 else ""
         reason = f"this machine has {present} CUDA devices, not cuda:{first}{last}"
-        raise SetupError("device", reason)
+        if copies > 1:
+            reason = f"{copies} copies have a device for each stage: {reason}"
+        raise SetupError("device" if copies == 1 else "data_parallel_size", reason)
     return tuple(f"cuda:{ordinal}" for ordinal in range(first, first + stages))
 
 

@@ -42,6 +42,7 @@ from workers.contract.config import (
     KVCacheDtype,
     LoadFormat,
     Task,
+    copy_suffix,
 )
 from workers.contract.model_config import ModelConfig, ModelConfigError, UnsupportedKeyError
 from workers.contract.quantization import FROM_16_BITS, QuantizationMethod
@@ -76,7 +77,7 @@ def set_up_model(
     name: str, folder: Path, options: EngineOptions, limits: Limits, prefix: str
 ) -> ServedModel:
     """Read the checkpoint's configuration and decide what the options leave open. The names of the
-    engine's sockets begin with `prefix`.
+    engines' sockets begin with `prefix`.
 
     Raises SetupError, ModelConfigError, ModelSourceError or TokenizerError.
     """
@@ -95,25 +96,36 @@ def set_up_model(
     task = task_of(model)
     heads = check_checkpoint(model, options.load_format)
     check_stages(name, model, options)
-    execution = execution_config(name, model, task, options, prefix)
+    engine, *copies = (
+        _engine(execution_config(name, model, task, options, prefix, copy), options, limits, heads)
+        for copy in range(options.data_parallel_size)
+    )
+    return ServedModel(
+        name=name, path=str(folder), engine=engine, copies=tuple(copies), generation=generation
+    )
+
+
+def _engine(
+    execution: ExecutionConfig, options: EngineOptions, limits: Limits, heads: WeightHeads | None
+) -> EngineConfig:
+    """The engine of `execution`, whose memory sizes are decided. Raises SetupError."""
     execution = msgspec.structs.replace(execution, max_priority_wait=limits.max_priority_wait)
     _check_transport(execution)
     if execution.device_type != "cpu":
         execution = _on_gpus(execution, options, heads)
-    elif model.has_kv_cache and not options.kv_cache_memory:
+    elif execution.model.has_kv_cache and not options.kv_cache_memory:
         own = min(defaults.CPU_KV_CACHE_BYTES, largest_kv_cache(execution))
         execution = msgspec.structs.replace(execution, kv_cache_bytes=own)
-    engine = EngineConfig(
+    return EngineConfig(
         execution=execution,
         max_pending_rows=limits.max_sequences,
         max_pending_tokens=defaults.MAX_PENDING_TOKENS,
         max_queue_seconds=limits.max_queue_seconds,
-        client_endpoint=f"ipc://{prefix}.client",
+        client_endpoint=f"ipc://{execution.start}.client",
         stall_timeout=options.stall_timeout,
         max_restarts=options.max_restarts,
         startup_timeout=options.startup_timeout,
     )
-    return ServedModel(name=name, path=str(folder), engine=engine, generation=generation)
 
 
 def check_stages(name: str, model: ModelConfig, options: EngineOptions) -> None:
@@ -153,17 +165,17 @@ def _check_transport(execution: ExecutionConfig) -> None:
 
 
 def execution_config(
-    name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str
+    name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str, copy: int = 0
 ) -> ExecutionConfig:
     """The configuration without the default memory sizes, which are computed from it. Raises
     SetupError."""
     _check_length(name, model, options.max_model_len)
-    stages, cluster = options.pipeline_stages, options.cluster
-    devices, nodes = place_stages(options.device, stages, cluster)
+    stages, copies, cluster = options.pipeline_stages, options.data_parallel_size, options.cluster
+    devices, nodes = place_stages(options.device, stages, cluster, copies)
+    prefix += copy_suffix(copy)
     on_cpu = devices[0] == "cpu"
-    dtype = options.dtype
-    if dtype == "auto":
-        dtype = defaults.dtype(model.checkpoint_dtype, on_cpu=on_cpu)
+    usual = defaults.dtype(model.checkpoint_dtype, on_cpu=on_cpu)
+    dtype = usual if options.dtype == "auto" else options.dtype
     return ExecutionConfig(
         max_model_len=options.max_model_len or model.max_model_len,
         max_running=options.max_running or defaults.max_running(stages, on_cpu=on_cpu),
@@ -171,9 +183,10 @@ def execution_config(
         or defaults.max_step_tokens(cached=model.has_kv_cache, on_cpu=on_cpu),
         max_step_rows=options.max_step_rows,
         name=name,
+        copy=copy if copies > 1 else None,
         model=_quantised(name, model, options.quantization),
         task=task,
-        devices=devices,
+        devices=devices[copy * stages : (copy + 1) * stages],
         nodes=nodes,
         cluster_keys=cluster and cluster.keys,
         stage_layers=options.stage_layers,
@@ -183,12 +196,11 @@ def execution_config(
         load_format=options.load_format,
         attention_backend=options.attention_backend,
         disable_cascade_attn=options.disable_cascade_attn,
-        threads=options.threads or _threads(nodes or (0,) * stages, _hosts(cluster), on_cpu=on_cpu),
+        threads=options.threads or _threads(nodes, len(devices), _hosts(cluster), on_cpu=on_cpu),
         block_size=options.block_size
         or defaults.block_size(generates=task == "generate", on_cpu=on_cpu),
         kv_cache_dtype=_kv_cache_dtype(options.kv_cache_dtype, model, dtype),
         kv_cache_bytes=options.kv_cache_memory or 0,
-        memory_shares=(),
         worker_endpoint=cluster.worker_endpoint if cluster else f"ipc://{prefix}.workers",
         token_endpoint=cluster.token_endpoint if cluster else f"ipc://{prefix}.tokens",
         start=prefix,
@@ -256,12 +268,13 @@ def _memory_shares(
         for stage, device in enumerate(execution.devices)
     ]
     shares = tuple(int(options.memory_share * total) for total in memory)
+    name = execution.engine_name
     for stage, weights in enumerate(weight_bytes(execution, heads)):
         ring = execution.activation_bytes(stage)
         if weights + ring >= shares[stage]:
             raise SetupError(
                 "memory_share",
-                f"stage {stage} of {execution.name} has {weights / _GIB:.1f} GiB of weights and "
+                f"stage {stage} of {name} has {weights / _GIB:.1f} GiB of weights and "
                 f"{ring / _GIB:.1f} GiB of buffers between stages, more than its share of "
                 f"{execution.devices[stage]}: {shares[stage] / _GIB:.1f} of "
                 f"{memory[stage] / _GIB:.1f} GiB; raise it, or use more stages or weights of fewer "
@@ -291,16 +304,17 @@ def _keeps_weights(
             _logger.warning(
                 "a lost stage of %s will load its weights anew: stage %d has less than %.0f GiB of "
                 "its memory share beside them, too little for a process that keeps them",
-                *(execution.name, stage, _HOLDERS_ROOM / _GIB),
+                *(execution.engine_name, stage, _HOLDERS_ROOM / _GIB),
             )
             return False
     return True
 
 
-def _threads(nodes: Sequence[int], hosts: Sequence[Host], *, on_cpu: bool) -> int:
-    """The default of the host with the fewest cores for each of its stages."""
+def _threads(nodes: Sequence[int], stages: int, hosts: Sequence[Host], *, on_cpu: bool) -> int:
+    """The default of the host with the fewest cores for each of its stages, by their `nodes`. A
+    host alone has all of them."""
     return min(
-        defaults.threads(host.cores, nodes.count(rank), on_cpu=on_cpu)
+        defaults.threads(host.cores, nodes.count(rank) or stages, on_cpu=on_cpu)
         for rank, host in enumerate(hosts)
     )
 

@@ -41,17 +41,21 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(NamedTuple):
-    """The device of each stage and, with several hosts, the rank of its host."""
+    """The device of each stage and, with several hosts, the rank of its host. Stages of copies are
+    behind those of the copy before."""
 
     devices: tuple[str, ...]
     nodes: tuple[int, ...] = ()
 
 
-def place_stages(device: str, stages: int, cluster: Cluster | None) -> Placement:
+def place_stages(device: str, stages: int, cluster: Cluster | None, copies: int = 1) -> Placement:
     """Give each stage its device. On several hosts each CUDA device has one stage, and CPUs have as
     many as each other, the first hosts one more. Raises SetupError."""
     if cluster is None:
-        return Placement(resolve_devices(device, stages))
+        return Placement(resolve_devices(device, stages, copies))
+    if copies > 1:
+        reason = f"{copies} copies are on one host; --nodes divide a single engine"
+        raise SetupError("data_parallel_size", reason)
     evenly = stages_by_node(device, stages, len(cluster.hosts))
     gpus = [len(host.gpu_memory) for host in cluster.hosts]
     if device == "cpu" or (device == "auto" and not any(gpus)):

@@ -115,7 +115,8 @@ def _memory_shares(
     devices: list[tuple[str, ...]] = []
     for index, model in enumerate(settings.models):
         with _named_in_errors(setting_names, index):
-            own = place_stages(model.device, model.pipeline_stages, cluster).devices
+            copies = model.data_parallel_size
+            own = place_stages(model.device, model.pipeline_stages, cluster, copies).devices
         devices.append(tuple(device for device in own if device != "cpu"))
     return divide_memory(settings, devices, setting_names)
 

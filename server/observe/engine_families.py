@@ -2,7 +2,7 @@
 have."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import (
@@ -13,6 +13,7 @@ from prometheus_client.core import (
 )
 
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from engine_core.messages import (
     ENGINE_METRICS,
     STAGE_METRICS,
@@ -21,28 +22,40 @@ from engine_core.messages import (
     metric_values,
     stage_values,
 )
+from server.observe.processes import copy_label
 from server.observe.shared_cells import cumulative
 from server.settings.settings import ServedModel
+from workers.contract.config import ExecutionConfig
 
+_LABELS: Final = ("model", "copy")
 _FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
-Engines = Sequence[tuple[ServedModel, EngineClient]]
-"""The models of the daemon, each with this process's client of its engine."""
+ServedEngines = Sequence[tuple[ExecutionConfig, EngineClient]]
+"""The engines of the daemon, each with this process's client of it."""
 
 
-def engine_metrics(engines: Engines) -> Iterator[Metric]:
+def served_engines(models: Iterable[tuple[ServedModel, Engines]]) -> ServedEngines:
+    return [
+        (config.execution, client)
+        for served, clients in models
+        for config, client in zip(served.engines, clients, strict=True)
+    ]
+
+
+def engine_metrics(engines: ServedEngines) -> Iterator[Metric]:
     """The metrics of every engine that has sent a heartbeat. Of one that is dead only counters."""
     up = _gauge("up", "1: ready and alive.")
     age = _gauge("heartbeat_age_seconds", "Time since the engine's last heartbeat.")
     usage = _gauge("kv_usage_ratio", "Share of the KV blocks that are in use.")
     name, text = "penstock_engine_tokens_per_step", "Tokens that a step computes."
-    sizes = HistogramMetricFamily(name, text, labels=["model"])
-    of_engines = [_family(metric, "model") for metric in ENGINE_METRICS]
-    of_stages = [_family(metric, "model", "stage") for metric in STAGE_METRICS]
+    sizes = HistogramMetricFamily(name, text, labels=_LABELS)
+    of_engines = [_family(metric, *_LABELS) for metric in ENGINE_METRICS]
+    of_stages = [_family(metric, "model", "stage", "copy") for metric in STAGE_METRICS]
     now = time.monotonic()
-    for served, client in engines:
-        model, beat = [served.name], client.beat
+    for execution, client in engines:
+        copy, beat = copy_label(execution.copy), client.beat
+        model = [execution.name, *copy]
         up.add_metric(model, float(client.is_ready))
         if beat is None:
             continue
@@ -51,7 +64,7 @@ def engine_metrics(engines: Engines) -> Iterator[Metric]:
                 family.add_metric(model, value)
         for number, stage in enumerate(beat.stages):
             for family, value in zip(of_stages, stage_values(stage), strict=True):
-                family.add_metric([*model, str(number)], value)
+                family.add_metric([execution.name, str(number), *copy], value)
         # An engine that stands still sends none.
         age.add_metric(model, now - client.beat_at)
         if not client.dead:
@@ -61,7 +74,7 @@ def engine_metrics(engines: Engines) -> Iterator[Metric]:
     yield from (up, *of_engines, *of_stages, age, usage, sizes)
 
 
-def add_admitted(in_flight: Metric, engines: Engines) -> None:
+def add_admitted(in_flight: Metric, engines: ServedEngines) -> None:
     """Add the rows and tokens that engines have admitted to the requests `in_flight`."""
     beats = [client.beat for _, client in engines if not client.dead]
     for what in ("rows", "tokens"):
@@ -70,7 +83,7 @@ def add_admitted(in_flight: Metric, engines: Engines) -> None:
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"penstock_engine_{name}", text, labels=["model"])
+    return GaugeMetricFamily(f"penstock_engine_{name}", text, labels=_LABELS)
 
 
 def _family(metric: EngineMetric, *labels: str) -> GaugeMetricFamily | CounterMetricFamily:

@@ -12,10 +12,10 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from server import __version__
 from server.errors import ERRORS
-from server.observe.engine_families import add_admitted, engine_metrics
+from server.observe.engine_families import add_admitted, engine_metrics, served_engines
 from server.observe.processes import batches_run, process_memory
 from server.observe.request_record import ROW_ENDS, RequestRecord
 from server.observe.shared_cells import (
@@ -186,14 +186,14 @@ class Metrics:
     def __init__(
         self,
         config: ServerConfig,
-        clients: Sequence[EngineClient],
+        engines: Sequence[Engines],
         endpoints: Sequence[str],
         index: int,
     ) -> None:
         """`endpoints` are paths, `index` is the number of this API process. A key that comes later
         counts as another. Raises OSError."""
         self.draining = False
-        self._engines = list(zip(config.models, clients, strict=True))
+        self._engines = served_engines(zip(config.models, engines, strict=True))
         self._config = config
         models = tuple(model.name for model in config.models)
         keys = (*config.key_names, OTHER)

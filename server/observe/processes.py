@@ -11,14 +11,20 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 
+def copy_label(copy: int | None) -> list[str]:
+    """The value of the last label of a sample. An only engine has no such label."""
+    return [] if copy is None else [str(copy)]
+
+
 class DaemonProcess(msgspec.Struct, frozen=True):
     """A process by its `role`: supervisor, api, engine, holder, worker or batch. `number` counts
-    API processes, and the stages of a model."""
+    API processes, and the stages of an engine; `copy` is its number beside others of the model."""
 
     pid: int
     role: str
     model: str = ""
     number: int = 0
+    copy: int | None = None
 
 
 def write_processes(file: Path, processes: Sequence[DaemonProcess]) -> None:
@@ -33,14 +39,14 @@ def process_memory(file: str | None) -> Metric:
     family = GaugeMetricFamily(
         "penstock_process_resident_memory_bytes",
         "Resident memory.",
-        labels=["role", "model", "number"],
+        labels=["role", "model", "number", "copy"],
     )
     # Each time: the batch process may be another one by now.
     content = Path(file).read_bytes() if file and Path(file).exists() else b"[]"
     for process in msgspec.json.decode(content, type=list[DaemonProcess]):
         with suppress(OSError):  # it is gone
             pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-            labels = [process.role, process.model, str(process.number)]
+            labels = [process.role, process.model, str(process.number), *copy_label(process.copy)]
             family.add_metric(labels, pages * mmap.PAGESIZE)
     return family
 

@@ -11,7 +11,8 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from server.observe.engine_families import Engines
+from server.observe.engine_families import ServedEngines
+from server.observe.processes import copy_label
 
 _NAMES: Final = {
     "penstock_engine_running_rows": ("num_requests_running",),
@@ -51,9 +52,13 @@ _FINISHED: Final = {
 """vLLM's reasons, each with our own that it stands for."""
 
 
-def vllm_metrics(engines: Engines, metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """The ones of `metrics` that vLLM has, under its names. `engine` is the number of a model."""
-    numbers = {served.name: str(number) for number, (served, _) in enumerate(engines)}
+def vllm_metrics(engines: ServedEngines, metrics: Iterable[Metric]) -> Iterator[Metric]:
+    """The ones of `metrics` that vLLM has, under its names. `engine` is the number of an engine,
+    for what is counted for all copies that of the first."""
+    numbers: dict[tuple[str, str | None], str] = {}
+    for number, (each, _) in enumerate(engines):
+        for copy in (None, *copy_label(each.copy)):
+            numbers.setdefault((each.name, copy), str(number))
     for metric in metrics:
         samples: list[Sample] = metric.samples
         if metric.name == "penstock_rows":
@@ -63,14 +68,16 @@ def vllm_metrics(engines: Engines, metrics: Iterable[Metric]) -> Iterator[Metric
     yield _cache_config(engines)
 
 
-def _renamed(metric: Metric, name: str, samples: list[Sample], numbers: dict[str, str]) -> Metric:
+def _renamed(
+    metric: Metric, name: str, samples: list[Sample], numbers: dict[tuple[str, str | None], str]
+) -> Metric:
     renamed = Metric(name, metric.documentation, metric.type)
     for sample in samples:
-        others = {label: text for label, text in sample.labels.items() if label != "model"}
-        model = sample.labels["model"]
+        others = dict(sample.labels)
+        model, copy = others.pop("model"), others.pop("copy", None)
         renamed.add_sample(
             name + sample.name.removeprefix(metric.name),
-            {"model_name": model, "engine": numbers[model], **others},
+            {"model_name": model, "engine": numbers[model, copy], **others},
             sample.value,
         )
     return renamed
@@ -90,14 +97,13 @@ def _finished(samples: Sequence[Sample]) -> list[Sample]:
     ]
 
 
-def _cache_config(engines: Engines) -> Metric:
+def _cache_config(engines: ServedEngines) -> Metric:
     """The keys of vLLM's `CacheConfig` that a router reads, or that mean the same here."""
     labels = ["block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching", "engine"]
-    text = "The KV cache of each model."
+    text = "The KV cache of each engine."
     info = GaugeMetricFamily("vllm:cache_config_info", text, labels=labels)
-    for number, (served, client) in enumerate(engines):
+    for number, (execution, client) in enumerate(engines):
         if (beat := client.beat) is not None:
-            execution = served.execution
             blocks = beat.usage.kv_blocks_total
             values = [execution.block_size, blocks, execution.cache_dtype, blocks > 0, number]
             info.add_metric([str(value) for value in values], 1.0)

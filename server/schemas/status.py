@@ -31,18 +31,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """How many times were within each bound and above the one before; the last above all bounds."""
 
 
-class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine as of its last heartbeat."""
-
-    values: dict[str, float]
-    """The metrics `penstock_engine_*` by the rest of their names without `_total`:
-    `running_rows`."""
-    stages: list[dict[str, float]]
-    """`busy_seconds`, `waiting_seconds`, `transfer_seconds` and `idle_seconds` of each stage."""
-
-
 class StageLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """The last time that stages of a model were lost and started again, under the same core."""
+    """The last time that stages of an engine were lost and started again, under the same core."""
 
     reason: str
     """Which stage was lost, and how."""
@@ -50,6 +40,24 @@ class StageLoss(msgspec.Struct, frozen=True, kw_only=True):
     """When that was."""
     outage_seconds: float | None
     """How long it took until all stages were ready again; null: they are not yet."""
+
+
+EngineState = Literal["loading", "ready", "restarting", "stopped"]
+
+
+class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine of a model as of its last heartbeat."""
+
+    state: EngineState
+    """`loading`, also once its core was lost; `ready`; `restarting`: stages were lost, requests
+    wait for others; or `stopped`: it has died, and the daemon is about to end."""
+    values: dict[str, float]
+    """The metrics `penstock_engine_*` by the rest of their names without `_total`, such as
+    `running_rows`; only `up` before the first heartbeat."""
+    stages: list[dict[str, float]]
+    """`busy_seconds`, `waiting_seconds`, `transfer_seconds` and `idle_seconds` of each stage."""
+    loss: StageLoss | None
+    """The last loss of stages; null: there was none."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,9 +73,8 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoints that it serves."""
     max_model_len: int
     """Tokens that it takes at most."""
-    state: Literal["loading", "ready", "restarting", "stopped"]
-    """`loading`, `ready`, `restarting`: stages were lost, requests wait for others; or `stopped`:
-    the engine has died, and the daemon is about to end."""
+    state: EngineState
+    """That of its engine; of several copies `ready` if one is, else the first other one's."""
     prompt_tokens: int
     """Prompt tokens of accepted requests since the daemon's start."""
     generated_tokens: int
@@ -76,10 +83,8 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How long requests waited for their first token."""
     inter_token: Times
     """How long streams waited between tokens."""
-    engine: EngineStatus | None
-    """The engine at its last heartbeat; null before the first."""
-    loss: StageLoss | None
-    """The last loss of stages; null: there was none."""
+    engines: list[EngineStatus]
+    """Its engine, or each copy."""
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from engine_core.config import EngineConfig
 from engine_core.messages import JobOptions, JobTiming
 from engine_core.refusal import RefusalError
@@ -53,9 +53,9 @@ _DIGITS = 10
 
 
 class Model:
-    """One served model: its configuration, its tokenizer, its engine."""
+    """One served model: its configuration, its tokenizer, its engines."""
 
-    def __init__(self, served: ServedModel, tokenizer: Tokenizer, client: EngineClient) -> None:
+    def __init__(self, served: ServedModel, tokenizer: Tokenizer, engines: Engines) -> None:
         self.served = served
         self.name = served.name
         self.names = (served.name, *served.aliases)
@@ -72,7 +72,7 @@ class Model:
         self.labels = LabelTokens(tokenizer)
         late, size = served.execution.model.late_interaction, self.vocab_size
         self.late_interaction = late and LateInteraction(late, tokenizer, size)
-        self.client = client
+        self.engines = engines
         self.chat = TemplateClient(served.name, Path(served.path))
 
     def serves(self, endpoint: Endpoint) -> bool:
@@ -80,13 +80,13 @@ class Model:
 
     def check_ready(self) -> None:
         """Raises RefusalError while requests would wait for stages that are started again."""
-        if not self.client.is_ready:
+        if not self.engines.is_ready:
             raise RefusalError("not_ready", f"the stages of model {self.name} are started again")
 
     def check_alive(self) -> None:
-        """Raises RefusalError if the engine is gone for good. The supervisor kills one that
+        """Raises RefusalError if no engine is left, for good. The supervisor kills one that
         hangs."""
-        if self.client.dead:
+        if self.engines.are_dead:
             raise RefusalError("unhealthy", f"the engine of model {self.name} has stopped")
 
 
@@ -130,9 +130,7 @@ class Registry:
         cls,
         served: Sequence[ServedModel],
         endpoints: Sequence[Endpoint],
-        client: Callable[[EngineConfig], EngineClient] = lambda engine: EngineClient(
-            engine.client_endpoint, returns=engine.max_restarts > 0
-        ),
+        engines: Callable[[Sequence[EngineConfig]], Engines] = Engines.of,
         *,
         default_model: str | None = None,
     ) -> Self:
@@ -141,19 +139,19 @@ class Registry:
         for model in served:
             execution = model.execution
             tokenizer = Tokenizer.for_model(execution.model, execution.load_format)
-            models.append(Model(model, tokenizer, client(model.engine)))
+            models.append(Model(model, tokenizer, engines(model.engines)))
         return cls(models, endpoints, default_model)
 
     def start(self) -> None:
         """Connect to every engine, which need not be up yet. Compile the chat templates."""
         for model in self.models:
-            model.client.start()
+            model.engines.start()
             model.chat.start()
 
     async def close(self) -> None:
         """Leave every engine. Running jobs fail as `draining`."""
         for model in self.models:
-            model.client.close()
+            model.engines.close()
             await model.chat.close()
 
     def find(self, name: str | None, endpoint: Endpoint) -> Model:
@@ -218,7 +216,7 @@ class Service:
         self.keys = ClientKeys(config.api_keys, config.cache_secret, config.share_prefixes)
         self.registry = registry
         paths = [endpoint.path_format for endpoint in registry.endpoints]
-        self.metrics = Metrics(config, [model.client for model in registry.models], paths, index)
+        self.metrics = Metrics(config, [model.engines for model in registry.models], paths, index)
         self.access_log = None
         if config.access_log is not None:
             alone = config.api_workers == 1
@@ -262,7 +260,9 @@ class Service:
         self.check([found])
         if priority is not None:
             self._check_priority(priority)
-            found.client.breakers[record.client.share.number].check(priority)
+            key = record.client.share
+            engine = found.engines.choose(JobOptions(key=key, priority=priority))
+            engine.breakers[key.number].check(priority)
         return found
 
     def _check_priority(self, priority: int) -> None:
@@ -279,7 +279,7 @@ class Service:
         if self.draining:
             raise RefusalError("draining", "the server is shutting down")
         for model in models:
-            if model.client.info is None:
+            if model.engines.are_loading:
                 raise RefusalError("not_ready", f"model {model.name} is still loading")
 
     def check_all_ready(self) -> None:
@@ -331,7 +331,8 @@ class Service:
     def cut(self) -> None:
         """End all running requests, each with an answer or a last event."""
         for model in self.registry.models:
-            model.client.abort_all(RefusalError("draining", "the server is shutting down"))
+            for engine in model.engines:
+                engine.abort_all(RefusalError("draining", "the server is shutting down"))
 
 
 class InFlight:

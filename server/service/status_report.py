@@ -4,13 +4,16 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 from prometheus_client.core import Metric
 
+from engine_core.client.engine_client import EngineClient
 from server import __version__
+from server.observe.processes import copy_label
 from server.schemas.status import (
     Answers,
+    EngineState,
     EngineStatus,
     InFlight,
     ModelStatus,
@@ -19,6 +22,7 @@ from server.schemas.status import (
     Times,
 )
 from server.service.service import Model, Service
+from workers.contract.config import ExecutionConfig
 
 _ENGINE: Final = "penstock_engine_"
 
@@ -81,53 +85,66 @@ class _Samples:
             counts=[upto - before for before, upto in pairwise(below)],
         )
 
-    def engine(self, model: str) -> EngineStatus | None:
-        """An engine's metrics. None before its first heartbeat."""
+    def engine(self, client: EngineClient, labels: dict[str, str]) -> EngineStatus:
+        """An engine, whose metrics carry `labels`."""
         values: dict[str, float] = {}
         stages: defaultdict[int, dict[str, float]] = defaultdict(dict)
         for name in self._by_name:
             if name.startswith(_ENGINE):
                 short = name.removeprefix(_ENGINE).removesuffix("_total")
-                for labels, value in self.all(name, model=model):
-                    if labels.keys() == {"model", "stage"}:
-                        stages[int(labels["stage"])][short] = value
-                    elif labels.keys() == {"model"}:
+                for own, value in self.all(name, **labels):
+                    if own.keys() == {*labels, "stage"}:
+                        stages[int(own["stage"])][short] = value
+                    elif own == labels:
                         values[short] = value
-        if "steps" not in values:
-            return None
-        return EngineStatus(values=values, stages=[stages[i] for i in sorted(stages)])
+        return EngineStatus(
+            state=_state(client),
+            values=values,
+            stages=[stages[i] for i in sorted(stages)],
+            loss=_loss(client),
+        )
 
 
 def _model_status(model: Model, endpoints: list[str], samples: _Samples) -> ModelStatus:
     name = model.name
+    engines = [
+        samples.engine(client, _labels(config.execution))
+        for client, config in zip(model.engines, model.served.engines, strict=True)
+    ]
+    states: list[EngineState] = [engine.state for engine in engines]
     return ModelStatus(
         name=name,
         aliases=list(model.names[1:]),
         task=model.served.execution.task,
         endpoints=endpoints,
         max_model_len=model.max_model_len,
-        state=_state(model),
+        state="ready" if "ready" in states else states[0],
         prompt_tokens=int(samples.value("penstock_prompt_tokens_total", model=name)),
         generated_tokens=int(samples.value("penstock_generated_tokens_total", model=name)),
         first_token=samples.times("penstock_time_to_first_token_seconds", model=name),
         inter_token=samples.times("penstock_inter_token_seconds", model=name),
-        engine=samples.engine(name),
-        loss=_loss(model),
+        engines=engines,
     )
 
 
-def _state(model: Model) -> Literal["loading", "ready", "restarting", "stopped"]:
-    if model.client.dead:
+def _labels(execution: ExecutionConfig) -> dict[str, str]:
+    """Those of an engine's metrics."""
+    values = execution.name, *copy_label(execution.copy)
+    return dict(zip(("model", "copy"), values, strict=False))
+
+
+def _state(client: EngineClient) -> EngineState:
+    if client.dead:
         return "stopped"
-    if model.client.info is None:
+    if client.info is None:
         return "loading"
-    return "ready" if model.client.is_ready else "restarting"
+    return "ready" if client.is_ready else "restarting"
 
 
-def _loss(model: Model) -> StageLoss | None:
-    beat = model.client.beat
+def _loss(client: EngineClient) -> StageLoss | None:
+    beat = client.beat
     loss = None if beat is None else beat.loss
     if loss is None:
         return None
-    ago = loss.ago_s + time.monotonic() - model.client.beat_at
+    ago = loss.ago_s + time.monotonic() - client.beat_at
     return StageLoss(reason=loss.why, seconds_ago=ago, outage_seconds=loss.outage_s)

@@ -10,7 +10,7 @@ MAX_PENDING_TOKENS = 16 << 20
 """Tokens in flight in the whole daemon. No flag sets it."""
 
 MEMORY_SHARE = 0.9
-PIPELINE_STAGES = 1
+PIPELINE_STAGES = DATA_PARALLEL_SIZE = 1
 
 STARTUP_TIMEOUT = 600.0
 STALL_TIMEOUT = 60.0

@@ -181,6 +181,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "processes that each compute a part of the layers, on CUDA each on its own GPU"
         ),
     ] = defaults.PIPELINE_STAGES
+    data_parallel_size: Annotated[
+        Positive,
+        FlagGroup.ENGINES(
+            "copies of the engine, which share the model's requests; each has --pipeline-stages "
+            "processes of its own, on CUDA the next GPUs"
+        ),
+    ] = defaults.DATA_PARALLEL_SIZE
     stage_layers: Annotated[
         StageLayers,
         FlagGroup.ENGINES(
@@ -208,7 +215,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: Annotated[
         Positive | None,
         FlagGroup.ENGINES(
-            "CPU threads of each stage (default: on a CPU, the cores divided by the stages)"
+            "CPU threads of each stage (default: on a CPU, the cores divided by all stages)"
         ),
     ] = None
     attention_backend: Annotated[
@@ -577,17 +584,23 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the daemon. `name` is the one in answers; requests may use `aliases` as well."""
+    """One model of the daemon. `name` is the one in answers; requests may use `aliases` as well.
+    The `copies` of its engine differ from it in their devices, sockets and number."""
 
     name: str
     aliases: tuple[str, ...] = ()
     path: str
     engine: EngineConfig
+    copies: tuple[EngineConfig, ...] = ()
     generation: GenerationDefaults
 
     @property
     def execution(self) -> ExecutionConfig:
         return self.engine.execution
+
+    @property
+    def engines(self) -> tuple[EngineConfig, ...]:
+        return self.engine, *self.copies
 
 
 class TLS(msgspec.Struct, frozen=True, kw_only=True):

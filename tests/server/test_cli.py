@@ -67,9 +67,10 @@ def test_the_demo_models_under_other_names(commands: list[ServeCommand]) -> None
 EVERY_FLAG = (
     "{folder}/writer --served-model-name chat,gpt-4o --device cuda:1 --dtype bfloat16 --task embed "
     "--quantization fp8 --ignore-config-keys a,b.c --load-format dummy --attention-backend triton "
-    "--pipeline-stages 2 --stage-layers 9,8 --steps-ahead 0 --disable-cascade-attn "
-    "--transport peer-memory --max-model-len 1000 --max-running 16 --max-step-tokens 512 "
-    "--max-step-rows 64 --block-size 32 --kv-cache-dtype fp8 --kv-cache-memory 1.5GiB --threads 4 "
+    "--pipeline-stages 2 --data-parallel-size 3 --stage-layers 9,8 --steps-ahead 0 "
+    "--disable-cascade-attn --transport peer-memory --max-model-len 1000 --max-running 16 "
+    "--max-step-tokens 512 --max-step-rows 64 --block-size 32 --kv-cache-dtype fp8 "
+    "--kv-cache-memory 1.5GiB --threads 4 "
     "--default-model gpt-4o --host 0.0.0.0 --port 9000 --api-workers 2 --api-key k "
     "--api-key-file {folder}/keys --api-key-file /run/keys "
     "--tls-cert {folder}/tls/server.crt --tls-key /home/me/server.key "
@@ -124,6 +125,7 @@ def test_sizes(commands: list[ServeCommand], text: str, size: int) -> None:
         (["--config", "x", "--served-model-name", "a"], "--served-model-name: with --config"),
         (["--config", "x", "./llama"], "./llama: with --config, models come only from the file"),
         (["--pipeline-stages", "0"], "'0' is not a whole number above 0"),
+        (["--data-parallel-size", "0"], "'0' is not a whole number above 0"),
         (["--stage-layers", "9,0"], "'9,0' is not a number of layers above 0 for each stage"),
         (["--stage-layers", ""], "'' is not a number of layers above 0 for each stage"),
         (["--steps-ahead", "2"], "'2' is neither 0 nor 1"),

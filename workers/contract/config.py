@@ -38,6 +38,16 @@ HOLDER_BYTES = 1 << 29
 """Bytes of a GPU that a holder takes beside the weights: its CUDA context."""
 
 
+def engine_name(model: str, copy: int | None) -> str:
+    """The name of a model's engine in messages: the model's own, if that has no other."""
+    return model if copy is None else f"copy {copy} of {model}"
+
+
+def copy_suffix(copy: int | None) -> str:
+    """The end of the prefix of an engine's files and sockets, by which it differs from others."""
+    return f"-{copy}" if copy else ""
+
+
 class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How one model is computed: the same for its engine core and for each of its workers.
 
@@ -46,6 +56,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens       the most tokens of one step
     max_step_rows         the most texts of one step of an encoder, if that is bounded
     name                  the model's name in requests
+    copy                  the number of this engine among several of the model, from 0
     devices               one a pipeline stage: all are `cpu`, or each is a `cuda:N` of its host
     nodes                 the host of each stage, in rising order from 0; empty with one host
     cluster_keys          of the sockets between hosts, if there are several
@@ -76,6 +87,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int
     max_step_rows: int | None = None
     name: str
+    copy: int | None = None
     model: ModelConfig
     task: Task
     devices: tuple[str, ...]
@@ -102,6 +114,10 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     choices_folder: str = ""
     log_level: str = "info"
     setting_names: dict[str, str] = {}
+
+    @property
+    def engine_name(self) -> str:
+        return engine_name(self.name, self.copy)
 
     def setting(self, key: str) -> str:
         return self.setting_names.get(key, key)

@@ -94,7 +94,7 @@ def main() -> NoReturn:
     exit_with_parent()
     worker = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
     execution = worker.execution
-    open_log(f"holder {worker.stage} of {execution.name}", execution.log_level)
+    open_log(f"holder {worker.stage} of {execution.engine_name}", execution.log_level)
     torch.set_num_threads(execution.threads)
     serve(worker)
 

@@ -48,13 +48,13 @@ export class History {
 
   /** How a stage divided its time between its engine's last heartbeats: {busy, waiting, transfer,
       idle, free}, shares of 1; null if there was but one heartbeat in the last minute. */
-  shares(model, stage) {
-    const now = this.now.models[model].engine;
-    const end = beatTime(this.now, model);
+  shares(model, copy, stage) {
+    const now = this.now.models[model].engines[copy];
+    const end = beatTime(this.now, now);
     for (let i = this.#polls.length - 2; i >= 0; i--) {
-      const before = this.#polls[i].models[model].engine;
-      const seconds = end - beatTime(this.#polls[i], model);
-      if (!before || !(seconds > 1.5)) continue;
+      const before = this.#polls[i].models[model].engines[copy];
+      const seconds = end - beatTime(this.#polls[i], before);
+      if (!before.stages[stage] || !(seconds > 1.5)) continue;
       return sharesOf(before.stages[stage], now.stages[stage], seconds);
     }
     return null;
@@ -112,8 +112,8 @@ function sharesOf(before, now, seconds) {
   return { ...shares, free: Math.max(0, 1 - all) };
 }
 
-function beatTime(status, model) {
-  return status.clock_seconds - (status.models[model].engine?.values.heartbeat_age_seconds ?? 0);
+function beatTime(status, engine) {
+  return status.clock_seconds - (engine.values.heartbeat_age_seconds ?? 0);
 }
 
 function isOlder(status, last) {

@@ -1,4 +1,4 @@
-// One card for each model: its state, its rows, its KV cache, its stages.
+// One card for each model: its state, its rows, its KV cache, its stages. Copies of an engine are added up.
 
 import { byId, make, tell } from "./dom.js";
 import { NONE, count, duration, percent } from "./numbers.js";
@@ -50,7 +50,7 @@ class Card {
     const model = history.now.models[this.number];
     tell(this.#state, model.state);
     this.#state.dataset.state = model.state;
-    const values = model.engine?.values ?? {};
+    const values = together(model.engines);
     const running = values.running_rows ?? null;
     this.#running.show(running, count(running), `${count(values.waiting_rows ?? null)} waiting`);
     this.#showTokens(history, model);
@@ -85,21 +85,37 @@ class Card {
     if (values.expected_wait_seconds > 0) facts.push(["Expected wait", null, duration(values.expected_wait_seconds)]);
     if (values.stalled_seconds > 5) facts.push(["Oldest step in flight", null, duration(values.stalled_seconds)]);
     if (values.restarts > 0) facts.push(["Restarts", null, count(values.restarts)]);
-    if (model.loss) facts.push(["Last loss", null, lossText(model.loss)]);
+    for (const [copy, { loss }] of model.engines.entries()) {
+      if (loss) facts.push([`Last loss${ofCopy(model, copy)}`, null, lossText(loss)]);
+    }
     this.#facts.replaceChildren(
       ...facts.map(([name, bar, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, bar, text))),
     );
   }
 
   #showStages(history, model) {
-    const stages = model.engine?.stages ?? [];
-    const rows = stages.map((_, stage) => {
-      const shares = history.shares(this.number, stage);
-      const name = stages.length > 1 ? `Stage ${stage}` : "Stage";
-      return make("div", { class: "stage" }, make("span", { class: "name" }, name), bar(shares), legend(shares));
+    const rows = model.engines.map(({ state, stages }, copy) => {
+      const lost = model.engines.length > 1 && state !== "ready" ? ` ${state}` : "";
+      const name = (stage) => (stages.length > 1 ? `Stage ${stage}` : "Stage") + ofCopy(model, copy) + lost;
+      return stages.map((_, stage) => {
+        const shares = history.shares(this.number, copy, stage);
+        return make("div", { class: "stage" }, make("span", { class: "name" }, name(stage)), bar(shares), legend(shares));
+      });
     });
-    this.#stages.replaceChildren(...rows);
+    this.#stages.replaceChildren(...rows.flat());
   }
+}
+
+const ofCopy = (model, copy) => (model.engines.length > 1 ? ` of copy ${copy}` : "");
+
+/** The values of all engines added up. A request waits for the one that is the first to begin it. */
+function together(engines) {
+  const all = {};
+  for (const { values } of engines) {
+    for (const [name, value] of Object.entries(values)) all[name] = (all[name] ?? 0) + value;
+  }
+  const [waits, ages] = ["expected_wait_seconds", "stalled_seconds"].map((name) => engines.map(({ values }) => values[name] ?? 0));
+  return { ...all, expected_wait_seconds: Math.min(...waits), stalled_seconds: Math.max(...ages) };
 }
 
 function lossText({ reason, seconds_ago, outage_seconds }) {

@@ -73,6 +73,14 @@ SCENARIOS = [
         [_alert("PenstockReplicaDown", "warning", _MODELS[0], **_TARGET | {"pod": "pod-1"})],
     ),
     Scenario(
+        "one copy of two does not come back",
+        [
+            ("penstock_engine_up", {"model": _MODELS[0], "copy": "0"}, "1+0x120"),
+            ("penstock_engine_up", {"model": _MODELS[0], "copy": "1"}, "0+0x120"),
+        ],
+        [_alert("PenstockReplicaDown", "warning", _MODELS[0], **_TARGET, copy="1")],
+    ),
+    Scenario(
         "a replica takes no longer than a start may take",
         [("penstock_engine_up", {"model": _MODELS[0], "pod": "pod-1"}, "0+0x120")],
         [],

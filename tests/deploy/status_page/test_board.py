@@ -1,7 +1,9 @@
 """What the page shows of a daemon with several API processes, and its box to try endpoints."""
 
 import json
+import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from server.demo import GENERATOR_NAME, demo_models
 from tests.deploy.status_page.chromium import Page
 from tests.deploy.status_page.conftest import status
-from tests.e2e.daemon import Daemon
+from tests.e2e.daemon import Daemon, running
 from tests.patience import wait_until
 
 
@@ -281,3 +284,14 @@ def test_quantiles_lie_within_their_buckets(board: Page) -> None:
         f"{json.dumps(now)}, {json.dumps(now)}, [0.5]))"
     )
     assert none == [None]
+
+
+def test_each_copy_has_its_stages_and_its_losses(page: Page) -> None:
+    generator = str(demo_models()[GENERATOR_NAME])
+    words = ("--threads", "1", "--data-parallel-size", "2", "--state-dir", "none")
+    with running(generator, *words) as daemon, opened(page, daemon) as board, load(daemon):
+        board.wait_text("#models", "Stage of copy 0")
+        board.wait_text("#models", "Stage of copy 1")
+        os.kill(daemon.part("0-1.worker-0"), signal.SIGKILL)
+        board.wait_text("#models", "Last loss of copy 1")
+        assert board.value("document.querySelector('#state').innerText") == "ready"

@@ -100,7 +100,7 @@ def test_a_stage_that_is_lost_is_a_pause_for_its_model_alone() -> None:
         reader.join(PATIENCE)
         assert lines[-1] == "data: [DONE]"
         wait_until(lambda: httpx.get(f"{daemon.url}/health/ready").status_code == 200)
-        loss = httpx.get(f"{daemon.url}/status").json()["models"][0]["loss"]
+        loss = httpx.get(f"{daemon.url}/status").json()["models"][0]["engines"][0]["loss"]
         assert "worker 0 of penstock-demo stands still" in loss["reason"]
         assert loss["outage_seconds"] > 0
         restarts = "penstock_engine_restarts_total"

@@ -5,7 +5,7 @@ import select
 import numpy as np
 import pytest
 
-from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob
 from engine_core.refusal import RefusalError
@@ -22,7 +22,7 @@ MODEL_LEN = 2048
 @pytest.fixture
 def model(builder: DeploymentBuilder, tokenizer: Tokenizer) -> Model:
     served = builder.model("ranker", "classify")
-    return Model(served, tokenizer, EngineClient(served.engine.client_endpoint))
+    return Model(served, tokenizer, Engines.of(served.engines))
 
 
 def count(tokenizer: Tokenizer, text: str) -> int:

@@ -142,6 +142,30 @@ async def test_lines_leave_room_in_the_engine(opened: Open, url, body, rows) -> 
         assert here.statuses() == [200] * 20
 
 
+async def test_lines_fill_every_copy_of_an_engine(folder: Path, tokenizer: Tokenizer) -> None:
+    model = DeploymentBuilder(folder, tokenizer).model("writer", "generate")
+    first, second = (
+        msgspec.structs.replace(
+            model.engine, max_pending_rows=16, client_endpoint=f"{model.engine.client_endpoint}{n}"
+        )
+        for n in (0, 1)
+    )
+    model = msgspec.structs.replace(model, engine=first, copies=(second,))
+    with (
+        FakeEngine(first.client_endpoint, tokenizer) as one,
+        FakeEngine(second.client_endpoint, tokenizer) as other,
+    ):
+        one.script.held = other.script.held = True
+        async with engine_backend(ServerConfig(models=(model,)), 0.5) as backend:
+            here = Rig(backend, one, other)
+            answering = asyncio.create_task(here.answer(*[{"prompt": "a", "max_tokens": 2}] * 40))
+            await until(lambda: [one.running, other.running] == [8, 8])
+            one.script.held = other.script.held = False
+            await answering
+    assert here.statuses() == [200] * 40
+    assert [len(engine.received) for engine in (one, other)] == [20, 20]
+
+
 async def test_a_line_that_is_larger_than_the_room_is_answered(opened: Open) -> None:
     async with opened(rows=4) as here:
         await here.answer(

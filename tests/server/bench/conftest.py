@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
 from server.bench.offline import OfflineRunner
@@ -47,5 +48,6 @@ async def fake(
         client = EngineClient(model.engine.client_endpoint)
         client.start()
         await client.wait_ready()
-        yield engine, OfflineRunner(RunningEngine(client, model), 1.5, prefix_caching=True)
+        running = RunningEngine(Engines([client]), model)
+        yield engine, OfflineRunner(running, 1.5, prefix_caching=True)
         client.close()

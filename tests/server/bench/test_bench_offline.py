@@ -9,10 +9,13 @@ from unittest.mock import AsyncMock, Mock
 import msgspec
 import pytest
 
+from engine_core.client.engine_client import EngineClient
+from engine_core.client.engines import Engines
 from engine_core.messages import Failed
 from engine_core.refusal import RefusalError
+from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
-from server.bench.measurement import BenchError
+from server.bench.measurement import BenchError, next_beat
 from server.bench.offline import OfflineRunner, offline_runner
 from server.bench.workloads import (
     DECISIONS,
@@ -22,10 +25,11 @@ from server.bench.workloads import (
     SHARING,
     TENSORRT,
 )
-from server.daemon.run import StartError, running_engine
+from server.daemon.run import RunningEngine, StartError, running_engine
 from tests.server.bench.conftest import bench, cases_of, write_shape
 from tests.server.checkpoint_folders import BERT, LLAMA, write_json
-from tests.server.fake_engine import FakeEngine
+from tests.server.conftest import DeploymentBuilder
+from tests.server.fake_engine import STAGE_TIMES, FakeEngine
 
 CASES = {
     case.name: case for case in (*GENERATION, *PREFILL, *DEGREES, *SHARING, *TENSORRT, *DECISIONS)
@@ -230,3 +234,25 @@ async def test_an_engine_that_vanishes(fake: tuple[FakeEngine, OfflineRunner]) -
     engine.kill()
     with pytest.raises((BenchError, RefusalError)):
         await runner.measure(CASES["one"], 0)
+
+
+async def test_copies_divide_the_jobs_and_are_counted_together(
+    builder: DeploymentBuilder, tokenizer: Tokenizer
+) -> None:
+    model = builder.model("fake", "generate")
+    endpoint = model.engine.client_endpoint
+    with FakeEngine(f"{endpoint}0", tokenizer) as one, FakeEngine(f"{endpoint}1", tokenizer) as two:
+        engines = Engines(EngineClient(f"{endpoint}{copy}") for copy in (0, 1))
+        engines.start()
+        try:
+            await engines.wait_ready()
+            runner = OfflineRunner(RunningEngine(engines, model), 1.5, prefix_caching=True)
+            case = msgspec.structs.replace(CASES["dec"], count=6 * 64, own=8, outputs=2)
+            figures = await runner.measure(case, 0)
+            beat = await next_beat(engines)
+        finally:
+            engines.close()
+    assert [len(engine.received) for engine in (one, two)] == [3, 3]
+    assert figures["output_tokens"] == 6 * 64 * 2
+    assert beat.usage.kv_blocks_total == 2 * 16
+    assert [stage.busy_s for stage in beat.stages] == [2 * stage.busy_s for stage in STAGE_TIMES]

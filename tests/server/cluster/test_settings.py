@@ -115,6 +115,10 @@ def test_ray_that_is_not_installed(
         ([*TWO, "--interface", "ib9"], "--interface: this host has no interface ib9"),
         ([*TWO, "--master", "127.0.0.1:65534"], "--master: the port of 127.0.0.1:65534 is not 1"),
         ([*TWO, "--cluster-secret-file", "/none"], "--cluster-secret-file: /none cannot be read"),
+        (
+            [*TWO, "--data-parallel-size", "2"],
+            "--data-parallel-size: 2 copies are on one host; --nodes divide a single engine",
+        ),
         ([*TWO, "--pipeline-stages", "1"], "--pipeline-stages: 1 stage for 2 nodes: each needs"),
         ([*TWO, "--device", "cuda:1"], "--device: cuda:1 is on one host"),
     ],

@@ -52,6 +52,25 @@ def test_one_engine_a_model_one_worker_a_stage(tmp_path: Path) -> None:
     assert files == [str(tmp_path / f"api-{number}.counts") for number in (0, 1)] * 2
 
 
+def test_copies_of_an_engine_have_names_groups_and_files_of_their_own(tmp_path: Path) -> None:
+    model = set_up(
+        write_checkpoint(tmp_path / "generator", LLAMA),
+        "m",
+        pipeline_stages=2,
+        data_parallel_size=2,
+    )
+    *parts, _ = daemon_parts(ServerConfig(models=(model,)), FD, tmp_path)
+    titles = ("engine of copy {} of m", "worker 0 of copy {} of m", "worker 1 of copy {} of m")
+    assert [part.title for part in parts] == [each.format(n) for n in (0, 1) for each in titles]
+    assert [part.group for part in parts] == ["copy 0 of m"] * 3 + ["copy 1 of m"] * 3
+    files = [Path(part.command[4]).name for part in parts]
+    assert [file.partition(".")[0] for file in files] == ["0"] * 3 + ["0-1"] * 3
+    assert [read(part, EngineConfig) for part in parts[::3]] == list(model.engines)
+    workers = [read(part, WorkerConfig) for part in (*parts[1:3], *parts[4:])]
+    assert [each.execution for each in workers[::2]] == [each.execution for each in model.engines]
+    assert [each.stage for each in workers] == [0, 1, 0, 1]
+
+
 def test_each_reads_its_own_configuration(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     parts = daemon_parts(config, FD, tmp_path)

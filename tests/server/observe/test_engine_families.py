@@ -8,7 +8,12 @@ from prometheus_client.core import GaugeMetricFamily
 
 from engine_core.client.engine_client import EngineClient
 from engine_core.messages import STEP_SIZES, Beat, StageTime, Usage
-from server.observe.engine_families import Engines, add_admitted, engine_metrics
+from server.observe.engine_families import (
+    ServedEngines,
+    add_admitted,
+    engine_metrics,
+    served_engines,
+)
 from server.service.service import Registry
 from tests.server.support import served_model
 
@@ -30,13 +35,13 @@ def registry(folder: Path) -> Registry:
     return Registry.load((model,), ())
 
 
-def engines(registry: Registry) -> Engines:
-    return [(model.served, model.client) for model in registry.models]
+def engines(registry: Registry) -> ServedEngines:
+    return served_engines((model.served, model.engines) for model in registry.models)
 
 
 @pytest.fixture
 def client(registry: Registry) -> EngineClient:
-    return registry.models[0].client
+    return registry.models[0].engines[0]
 
 
 def shown(registry: Registry) -> dict[tuple[str, ...], float]:

@@ -41,9 +41,8 @@ def test_the_models(deployment) -> None:
 
 
 def test_the_engines_last_heartbeat(deployment) -> None:
-    wait_until(lambda: status(deployment).models[0].engine is not None)
-    engine = status(deployment).models[0].engine
-    assert engine is not None
+    wait_until(lambda: "steps" in status(deployment).models[0].engines[0].values)
+    (engine,) = status(deployment).models[0].engines
     assert (engine.values["kv_blocks_used"], engine.values["kv_blocks"]) == (1, 16)
     assert engine.values["running_rows"] == 0
     told = [(stage["busy_seconds"], stage["waiting_seconds"]) for stage in engine.stages]
@@ -95,8 +94,8 @@ def test_models_load_and_die_and_a_daemon_drains(builder) -> None:
     def states() -> list[str]:
         return [model.state for model in status(deployment).models]
 
-    loading = [(model.state, model.engine) for model in status(deployment).models]
-    assert loading == [("loading", None)] * 2
+    loading = [(model.state, model.engines[0].values) for model in status(deployment).models]
+    assert loading == [("loading", {"up": 0.0})] * 2
     early.script.ready = True
     wait_until(lambda: states() == ["ready", "loading"])
     early.kill()

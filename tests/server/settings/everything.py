@@ -61,6 +61,7 @@ models:
     load_format: dummy
     attention_backend: triton
     pipeline_stages: 2
+    data_parallel_size: 3
     stage_layers: [9, 8]
     steps_ahead: 0
     disable_cascade_attn: true

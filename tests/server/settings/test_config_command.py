@@ -194,6 +194,25 @@ def test_a_pipeline_shares_each_of_its_gpus(penstock: Penstock) -> None:
     assert shares == pytest.approx([0.3] * 4)
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_copies_are_on_the_next_gpus_and_take_their_share_of_each(penstock: Penstock) -> None:
+    config = penstock.of_file(
+        "models:\n"
+        "- {model: llama, names: [a], data_parallel_size: 2}\n"
+        "- {model: llama, names: [b], device: cuda:1, memory_share: 0.3}\n"
+    )
+    a, b = config["models"]
+    (copy,) = a["copies"]
+    assert [engine["devices"] for engine in (a["engine"], copy)] == [["cuda:0"], ["cuda:1"]]
+    assert [engine["copy"] for engine in (a["engine"], copy, b["engine"])] == [0, 1, None]
+    shares = [engine["memory_shares"][0] / (80 * GIB) for engine in (a["engine"], copy)]
+    assert shares == pytest.approx([0.6, 0.6])
+    differing = {key for key, value in copy.items() if value != a["engine"][key]}
+    endpoints = {"client_endpoint", "worker_endpoint", "token_endpoint", "start"}
+    assert differing == endpoints | {"copy", "devices"}
+    assert b["copies"] == []
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -215,6 +234,8 @@ def test_a_pipeline_shares_each_of_its_gpus(penstock: Penstock) -> None:
          "models[0].transport: gloo is between CPUs, and llama runs on cuda"),
         ("models: [{model: llama, device: cuda:1, pipeline_stages: 2}]",
          "models[0].device: this machine has 2 CUDA devices, not cuda:1 to cuda:2"),
+        ("models: [{model: llama, data_parallel_size: 2, pipeline_stages: 2}]",
+         "models[0].data_parallel_size: 2 copies have a device for each stage: this machine has"),
         ("models:\n- {model: llama, device: cuda, memory_share: 0.6}\n- {model: bert}\n"  # noqa: ISC004
          "- {model: llama, names: [b], device: cuda:0, memory_share: 0.5}",
          "models[0].memory_share, models[2].memory_share: 1.1 of cuda:0, more than all of it"),

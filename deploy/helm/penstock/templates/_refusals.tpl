@@ -89,9 +89,9 @@ schema refuses unknown keys, wrong types and numbers out of range before.
 {{- if not $cuda -}}
 {{- fail (printf "options.device of the model %s is %s, but device is cpu: its pod has no GPU." .name $device) -}}
 {{- end -}}
-{{- $needed := add (trimPrefix "cuda:" $device | atoi) ($options.pipeline_stages | default 1) -}}
+{{- $needed := add (trimPrefix "cuda:" $device | atoi) (mul ($options.pipeline_stages | default 1) ($options.data_parallel_size | default 1)) -}}
 {{- if and (gt $needed (int64 $part.gpus)) (not (include "penstock.isGang" $)) -}}
-{{- fail (printf "gpus is %d, but the model %s needs %d: options.device and options.pipeline_stages say so." (int $part.gpus) .name $needed) -}}
+{{- fail (printf "gpus is %d, but the model %s needs %d: options.device, options.pipeline_stages and options.data_parallel_size say so." (int $part.gpus) .name $needed) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

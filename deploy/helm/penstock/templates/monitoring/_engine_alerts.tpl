@@ -24,7 +24,7 @@
   "for" ($alerts.replicaDown.for | default (printf "%ds" (add (include "penstock.startupBudget" . | int) 60)))
   "expr" (printf "penstock_engine_up{%s} < 1" $series)
   "summary" "{{ $labels.pod }} does not serve {{ $labels.model }}"
-  "description" "For longer than a start may take, {{ $labels.pod }} has had no ready engine for {{ $labels.model }}."
+  "description" "For longer than a start may take, {{ $labels.pod }} has had no ready engine for {{ $labels.model }}{{ with $labels.copy }}, copy {{ . }}: others may serve{{ end }}."
   "runbook" "kubectl logs of the pod says what it waits for: a first start that takes longer than server.startupSeconds ends the daemon, stages that are lost are started again, and each loss is there with its reason. After max_restarts losses the daemon ends, so a pod that says nothing new cannot end either: delete it, and keep its log."
 ) $scope) }}
 

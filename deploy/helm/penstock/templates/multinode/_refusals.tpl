@@ -39,6 +39,9 @@
 {{- $stages := $options.pipeline_stages | default 1 | int -}}
 {{- $nodes := int .root.Values.multinode.nodes -}}
 {{- $device := $options.device | default .part.device -}}
+{{- if gt ($options.data_parallel_size | default 1 | int) 1 -}}
+{{- fail (printf "options.data_parallel_size of the model %s is %v, but multinode.mode is %s: a gang is a single engine." .model.name $options.data_parallel_size .root.Values.multinode.mode) -}}
+{{- end -}}
 {{- if hasPrefix "cuda:" $device -}}
 {{- fail (printf "options.device of the model %s is %s, but multinode.mode is %s: a gang uses every GPU of its pods." .model.name $device .root.Values.multinode.mode) -}}
 {{- end -}}
