@@ -6,14 +6,11 @@ import pytest
 
 from tests.workers.equivalence import check_way
 from tests.workers.inline_engine import Way
-from tests.workers.models import decoders
-from tests.workers.models.expert_decoders import EXPERT_DECODERS
-from tests.workers.models.test_decoders import taught
+from tests.workers.models.test_decoders import DECODERS, taught
 from tests.workers.models.tiny_models import TinyModels
 
 pytestmark = pytest.mark.gpu
 
-DECODERS = decoders.DECODERS | EXPERT_DECODERS
 WAYS = {
     "whole": Way(device="cuda", backend="triton"),
     "chunks_with_graphs": Way(device="cuda", backend="triton", graphs=True, max_step_tokens=24),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tests.workers.checkpoints import random_texts, save_masked_lm
@@ -17,7 +18,7 @@ from workers.contract.config import Task
 from workers.contract.messages import EncodeStep
 from workers.heads import encoder_head
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 TEXTS = random_texts(3, 17, 1, 60, 5, 44, 100)
 CAPTURED = ["bert", "bert_label", "bert_words", "mpnet", "modernbert", "eurobert_late", "nomicbert"]
@@ -66,6 +67,11 @@ def launches(stages: EncoderStages, step: EncodeStep) -> Counter[str]:
     return Counter({event.key: event.count for event in profiler.key_averages()})
 
 
+@torch.inference_mode()
+def is_captured(stages: EncoderStages, step: EncodeStep) -> bool:
+    return stages.runners[0].prepare(step).graph is not None
+
+
 @pytest.mark.parametrize("num_stages", [1, 2])
 @pytest.mark.parametrize("backend", ["auto", "triton"])
 @pytest.mark.parametrize("name", CAPTURED)
@@ -80,7 +86,7 @@ def test_captured_steps(tmp_path: Path, name: str, backend: str, num_stages: int
     texts = texts_for(tiny)
     steps = [encoder_step(texts), encoder_step(texts[-2:]), encoder_step([[7] * 32] * 8)]
     captured = [stages.run(step) for step in steps]
-    assert all(stages.runners[0].prepare(step).graph is not None for step in steps)
+    assert all(is_captured(stages, step) for step in steps)
     once = launches(stages, steps[0])
     for runner in stages.runners:
         runner._graphs = None
@@ -98,4 +104,4 @@ def test_what_cannot_be_captured_is_launched(tmp_path: Path) -> None:
     """Scores by distance of what two tokens are have no kernel of ours."""
     ENCODERS["deberta"].save(tmp_path)
     stages = EncoderStages(tmp_path, task="embed", device="cuda")
-    assert stages.runners[0].prepare(encoder_step(TEXTS)).graph is None
+    assert not is_captured(stages, encoder_step(TEXTS))

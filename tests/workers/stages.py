@@ -26,7 +26,7 @@ from workers.contract.model_config import ModelConfig
 from workers.device.choices import Choices
 from workers.heads.decoder_head import RequestedOutputs
 from workers.stage.decode_runner import DecodeRunner
-from workers.stage.model_runner import EncodeRunner, attention_needs
+from workers.stage.model_runner import EncodeRunner, attention_needs, num_tokens
 
 NUM_BLOCKS = 96
 RunnerT = TypeVar("RunnerT", DecodeRunner, EncodeRunner)
@@ -68,7 +68,9 @@ class _AllStages(ABC, Generic[RunnerT]):
         runners = cast("list[Any]", self.runners)
         for runner in runners:
             batch = runner.prepare(message)
-            hidden = runner.forward(batch, hidden)
+            # What a stage sends: steps may be captured in other sizes there.
+            sent = None if hidden is None else hidden[: num_tokens(message)]
+            hidden = runner.forward(batch, sent)
         assert hidden is not None
         bits = b"" if mask is None else mask.bits
         result = runners[-1].run_head(batch, hidden, lambda: bits).to_host()

@@ -61,6 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     demo = demo_models()
     for name in ("llama-3.1-8b", "llama-3.1-70b", "my-llama"):
         (tmp_path / name).symlink_to(demo[GENERATOR_NAME])
+    (tmp_path / "bge-m3").symlink_to(demo[EMBEDDER_NAME])
     (tmp_path / "penstock.yaml").write_text(CONFIG)
     (tmp_path / "cluster-secret").write_bytes(bytes(32))
     (tmp_path / "cluster-secret").chmod(0o600)

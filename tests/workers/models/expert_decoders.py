@@ -42,6 +42,7 @@ def _tiny(
     spoilt: dict[str, Spoilt] | None = None,
     *,
     edge: int = 0,
+    since: str = TinyModel.since,
     **changes: Any,
 ) -> TinyModel:
     return TinyModel(
@@ -49,6 +50,7 @@ def _tiny(
         config=_SIZES | experts | changes,
         edges=(edge,) if edge else (),
         spoilt={"router": weights(r"\.(gate|router)(\.layer)?\.weight", _next)} | (spoilt or {}),
+        since=since,
     )
 
 
@@ -185,6 +187,7 @@ EXPERT_DECODERS: dict[str, TinyModel] = {
         },
         head_dim=24,
         rotary_dim=12,
+        rope_parameters=_HALF,
     ),
     "gpt_oss": _tiny(
         "GptOss",
@@ -198,6 +201,7 @@ EXPERT_DECODERS: dict[str, TinyModel] = {
             "clamp": keys(swiglu_limit=100.0),
         },
         edge=WINDOW,
+        since="5.23",
         head_dim=24,
         sliding_window=WINDOW,
         swiglu_limit=0.5,

@@ -116,7 +116,9 @@ def multiply(
         return scaled_linear(
             rows, weight.values, weight.scales, tile, dtype, bias=bias, gate=gate, residual=residual
         )
-    blocks, kind = weight.in_blocks, ScalingType.RowWise
+    blocks, kind, count = weight.in_blocks, ScalingType.RowWise, len(rows.values)
+    if blocks:
+        rows = rows.padded()
     product = F.scaled_mm(
         rows.values,
         weight.values.t(),
@@ -127,7 +129,7 @@ def multiply(
         bias=bias,
         output_dtype=dtype,
         use_fast_accum=not blocks,
-    )
+    )[:count]
     if gate is not None:
         return activation_mul(product, gate)
     return product if residual is None else residual.add_(product)
