@@ -19,9 +19,10 @@ from workers.contract.config import Dtype
 from workers.contract.messages import DecodeStep, GenerateOutput
 from workers.stage.decode_runner import DecodeRunner
 
-TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 0.06, "bfloat16": 0.4}
-"""Of a log-probability. For half precision twice what the CPU was seen to be off by (0.03 and 0.2,
-over 1,536 positions of each of the models of `tests.workers.equivalence`)."""
+TOLERANCE: dict[Dtype, float] = {"float32": 2e-4, "float16": 0.06, "bfloat16": 0.4}
+"""Of a log-probability. In float32 1.2e-4 was seen on a GPU. For half precision twice what the CPU
+was seen to be off by (0.03 and 0.2, over 1,536 positions of each of the models of
+`tests.workers.equivalence`)."""
 
 CLEAR_GAP: dict[Dtype, float] = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.3}
 """By how much, in logits, the reference's best token is ahead of its second where another type must

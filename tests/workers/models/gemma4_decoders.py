@@ -16,7 +16,7 @@ _TEXT: dict[str, Any] = {
     "intermediate_size": 112,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 8,
+    "head_dim": 16,
     "global_head_dim": 24,
     "sliding_window": WINDOW,
     "max_position_embeddings": LIMIT,

@@ -16,8 +16,7 @@ from workers.weights.loader import fill_randomly
 
 SIZE = 256
 Kind = Literal["plain", "shared", "groups", "clamped", "fp8", "fp8_blocks", "mxfp4"]
-# A router in float32 chooses the same experts on every device.
-_PLAIN = ExpertsConfig(count=12, active=3, size=128, wide_router=True)
+_PLAIN = ExpertsConfig(count=12, active=3, size=128)
 CONFIGS: dict[Kind, ExpertsConfig] = {
     "plain": _PLAIN,
     "shared": replace(_PLAIN, shared_size=96, shared_gate=True, normalised=False),
