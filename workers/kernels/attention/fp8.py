@@ -6,6 +6,30 @@ import triton
 import triton.language as tl
 
 
+_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def widened(numbers, dtype: tl.constexpr):
+    """E4M3 `numbers` in `dtype`, float16 or float32.
+
+    Where a product reads a cast tile from shared memory, the compiler casts behind it, and loads
+    single bytes. An assembler's instruction that is not pure stays before it: a decode program's
+    loop has 491 instructions in place of 702.
+    """
+    if not _COMPILED or dtype == tl.float32:
+        return numbers.to(dtype)
+    return tl.inline_asm_elementwise(
+        "{ .reg .b16 low, high; mov.b32 {low, high}, $2; "
+        "cvt.rn.f16x2.e4m3x2 $0, low; cvt.rn.f16x2.e4m3x2 $1, high; }",
+        "=r,=r,r",
+        [numbers],
+        dtype=tl.float16,
+        is_pure=False,
+        pack=4,
+    )
+
+
 @triton.jit
 def inverse(powers):
     """1 / x of powers of two in float32, and 2 ** 127 of 0."""

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from workers.kernels.attention.fp8 import inverse
+from workers.kernels.attention.fp8 import inverse, widened
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -42,7 +42,9 @@ def fold_tile(
     `fp8.in_half`). They are multiplied as float16 into float32: Hopper sums products of FP8 in
     about 14 bits, which loses what one token of a long context says.
     """
-    scores = tl.dot(queries, tl.trans(keys.to(queries.dtype)), input_precision="ieee")
+    if scales is not None:
+        keys = widened(keys, queries.dtype)
+    scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
     scores *= scale if SOFTCAP or BIASED else scale * LOG2_E
     if scales is not None:
         scores *= scales[0][None, :]
@@ -65,7 +67,7 @@ def fold_tile(
         # Relative to the tile's largest scale, weights are in float16's range.
         largest = tl.max(scales[1], axis=0)
         weights *= (scales[1] * inverse(largest))[None, :]
-        values = values.to(queries.dtype)
+        values = widened(values, queries.dtype)
         sums = tl.dot(weights.to(queries.dtype), values, input_precision="ieee")
         attended += sums * largest
     else:
