@@ -1,7 +1,7 @@
 """Rows of the batch band give way to requests that come alone, and to no more than these need."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine_core.driver import Driver, jobs_in, prompt_of
@@ -102,7 +102,7 @@ def test_an_arrival_has_the_token_of_a_row_that_lacks_a_block() -> None:
 
 
 @pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.long), 1])
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(data=st.data())
 def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObject) -> None:
     """Unless the step is full, or it has been preempted itself and is in flight."""
