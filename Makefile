@@ -32,7 +32,8 @@ help:
 	@echo "make run          start the daemon with the demo models on http://127.0.0.1:8000;"
 	@echo "                  ARGS='--port 9000' adds options of \`penstock serve\`"
 	@echo "make test         the checks, then the test suite"
-	@echo "make test-long    what takes longest: more cases of what \`make test\` tests, and clients"
+	@echo "make test-long    what takes longest: more cases of what \`make test\` tests, new random"
+	@echo "                  examples of it, and clients"
 	@echo "make test-agents  loops of tools by frameworks for agents, Claude Code and Codex CLI"
 	@echo "make test-turns   20,000 streams of chats with tools, and a million random tokens of turns"
 	@echo "make test-deploy  what is in deploy/ and the image, by the real tools (README.md)"
@@ -57,8 +58,9 @@ test: check $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
 	$(BIN)/pytest -q -m "not (agents or alone or gpu or matrix or deploy or long or turns)" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -q -m "(alone or gpu) and not deploy"
 
+# In `make test` hypothesis draws the same examples each time: so these are drawn anew.
 test-long: $(TEST_READY) $(CLIENTS_READY) $(NEWEST_CLIENTS_READY)
-	$(BIN)/pytest -q -m long --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -q -m "long or hypothesis" --hypothesis-profile new --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-agents: $(TEST_READY) $(AGENTS_READY) $(OPENAI_2_AGENTS_READY) $(AGENT_PROGRAMS_READY)
 	OPEN_RESPONSES=$(OPEN_RESPONSES) $(BIN)/pytest -q -m agents tests/e2e/users

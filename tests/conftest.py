@@ -6,6 +6,9 @@ import signal
 
 import httpx._transports.default as httpx_transports
 from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 
 from server.models.devices import cuda_memory
 from tests.patience import PATIENCE
@@ -30,3 +33,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Without a GPU its kernels run in the interpreter.
 if not cuda_memory():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Of hypothesis: the examples of each run are the same, but for `make test-long`. None is judged by
+# the time it takes, as machines that run tests are busy.
+settings.register_profile(
+    "new",
+    deadline=None,
+    derandomize=False,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("same", settings.get_profile("new"), derandomize=True)
+settings.load_profile("same")
+# Else there are constants of the modules among them that have been imported until then.
+setattr(HypothesisProvider, "_local_constants", Constants())  # noqa: B010

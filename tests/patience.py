@@ -6,15 +6,8 @@ A passing test ends with the event, so that all may be as patient as the busiest
 import time
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, settings
-
 PATIENCE = 120.0
 """Seconds after which nothing will come."""
-PATIENT = settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-"""Of properties whose examples take long."""
 
 
 def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:

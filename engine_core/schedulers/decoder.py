@@ -233,7 +233,7 @@ class DecoderScheduler:
             if request.submitted == request.room:
                 self._grow(batch, request)
         # Now that rows have grown: what is freed for arrivals is left for them.
-        self._make_room()
+        self._make_room(ready)
         if self._counted.preemptions > preempted:
             ready = [request for request in ready if request.status is Status.RUNNING]
         first, ready = self._short_steps.split(ready)
@@ -268,13 +268,14 @@ class DecoderScheduler:
             request.room += size
         batch.updates += self.kv.table_updates(request.slot, request.held)
 
-    def _make_room(self) -> None:
+    def _make_room(self, ready: list[Request]) -> None:
         """Preempt rows of later kinds, the last first, for all small rows that the next step could
-        begin."""
+        begin beside the `ready` ones."""
         running, waiting = self._running, self._waiting.small
         if not waiting or not any(running.rows[JobKind.LARGE :]):
             return
-        blocks, tokens = 0, self._max_tokens - running.tokens_before(JobKind.LARGE)
+        small = sum([request.kind is JobKind.SMALL for request in ready])
+        blocks, tokens = 0, self._max_tokens - small - running.unsubmitted[JobKind.SMALL]
         counted: set[int] = set()  # what several find in the cache is taken once
         for slots, request in enumerate(waiting.arrivals(tokens), 1):
             found = cached_prefix(self.kv, request)

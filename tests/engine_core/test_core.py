@@ -20,7 +20,6 @@ from engine_core.messages import (
 )
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.simulated_model import ids, reference
-from tests.patience import PATIENT
 
 A, B = b"client-a", b"client-b"
 idle = Engine.is_idle
@@ -227,7 +226,7 @@ def test_a_row_that_is_not_finite_fails_its_job_alone(encoder: Engine) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "BertModel"])
-@settings(PATIENT, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_every_accepted_request_gets_exactly_one_end(word_tokenizer, architecture, data) -> None:
     """Random jobs of two clients, good and bad, with aborts at random iterations."""

@@ -24,7 +24,6 @@ from tests.engine_core.masked_driver import COMPILER, TOKENIZER
 from tests.engine_core.simulated_model import ids, read_value, reference
 from tests.engine_core.structured.test_structured_core import constrained, engine_of, job_of
 from tests.engine_core.test_core import A, B, Ledger, generate
-from tests.patience import PATIENT
 
 POISON = 13
 OFTEN = 10**6
@@ -70,7 +69,7 @@ def survive(engine: Engine, data: st.DataObject) -> int:
     return engine.executor.restarts
 
 
-@settings(PATIENT, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_texts_are_those_of_undisturbed_stages(word_tokenizer, data) -> None:
     stages = data.draw(st.integers(1, 3), "stages")
@@ -90,7 +89,7 @@ def test_texts_are_those_of_undisturbed_stages(word_tokenizer, data) -> None:
     check_blocks(scheduler.kv)
 
 
-@settings(PATIENT, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_texts_within_grammars_are_too(tmp_path_factory, data) -> None:
     folder: Path = tmp_path_factory.mktemp("model")
@@ -106,7 +105,7 @@ def test_texts_within_grammars_are_too(tmp_path_factory, data) -> None:
     engine.assert_idle()
 
 
-@settings(PATIENT, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_vectors_are_computed_again_once(word_tokenizer, data) -> None:
     engine = Engine(

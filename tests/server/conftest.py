@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, settings
 
 from engine_core.tokenization.tokenizer import Tokenizer
 from server import cli
@@ -21,10 +20,6 @@ from tests.server.api_server import ApiServer
 from tests.server.fake_engine import FakeEngine, Script
 from tests.server.support import ANY_PRIORITY, served_model, server_config, write_tokenizer
 from workers.contract.config import Task
-
-# Examples are not judged by the time they take: machines that run tests are busy.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
 
 
 @dataclass

@@ -21,7 +21,7 @@ from server.schemas.completions import CompletionRequest
 from tests.e2e.api.test_known_options import STRUCTS, TABLE, base_of
 from tests.e2e.daemon import Daemon
 from tests.e2e.full_daemon import HEADERS
-from tests.patience import PATIENCE, PATIENT
+from tests.patience import PATIENCE
 
 JSON = dict[str, Any]
 Place = tuple[str, ...]
@@ -244,7 +244,7 @@ def test_ugly_values_in_every_field(http: httpx.Client, endpoint: Endpoint) -> N
 
 @pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
-@settings(PATIENT, max_examples=50, derandomize=True, database=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_random_junk(http: httpx.Client, endpoint: Endpoint, data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(places(endpoint)))

@@ -87,7 +87,7 @@ class BudgetMachine(RuleBasedStateMachine):
 
 
 def test_what_is_in_flight_is_always_counted_right() -> None:
-    run_state_machine_as_test(BudgetMachine, settings=settings(max_examples=40, deadline=None))
+    run_state_machine_as_test(BudgetMachine, settings=settings(max_examples=40))
 
 
 def test_a_keys_batch_leaves_the_key_what_it_may_have() -> None:

@@ -2,7 +2,7 @@
 row gets the text that it would get alone, and no block is lost."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.loop.jobs import Job
@@ -32,7 +32,6 @@ def _trees(data: st.DataObject) -> list[tuple[list[int], list[list[int]]]]:
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 3, 4])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_tree_gives_the_reference_texts(stages: int, data: st.DataObject) -> None:
     most = data.draw(st.sampled_from([1, 8, 24, 64]), "step")

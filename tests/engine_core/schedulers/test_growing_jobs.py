@@ -14,7 +14,7 @@ from tests.engine_core.schedulers.test_prefill_only import Steps
 Slices = list[list[int]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     jobs=st.lists(
         st.tuples(
@@ -115,7 +115,6 @@ def test_a_step_has_as_many_rows_as_it_may() -> None:
     assert all(2 in first | second for first, second in pairwise(of_keys[:3])), "keys take turns"
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     slices=st.lists(st.lists(st.integers(1, 16), min_size=1, max_size=5), min_size=1, max_size=6),
     batch=st.booleans(),

@@ -1,7 +1,7 @@
 """Rows of the batch band give way to requests that come alone, and to no more than these need."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine_core.driver import Driver, jobs_in, prompt_of
@@ -87,8 +87,22 @@ def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
     driver.assert_texts(prompts, 30)
 
 
+def test_an_arrival_has_the_token_of_a_row_that_lacks_a_block() -> None:
+    """Row 1, which may be about to end, preempts none for its second block."""
+    driver = Driver(5, max_running=3, max_step_tokens=3, steps_ahead=1)
+    prompts = {0: prompt_of(9)}
+    driver.add(0, prompts[0], 9, batch=True)
+    while not driver.scheduler._running.contexts:
+        driver.step()
+    for job, length in enumerate([3, 4, 1], 1):
+        prompts[job] = prompt_of(length, seed=job)
+        driver.add(job, prompts[job], 9)
+    assert [jobs_in(driver.step()) for _ in range(4)] == [[0, 1], [0, 1, 2], [1, 0, 2], [2, 3]]
+    driver.assert_texts(prompts, 9)
+
+
 @pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.long), 1])
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(data=st.data())
 def test_no_arrival_waits_beside_a_row_of_the_batch(ahead: int, data: st.DataObject) -> None:
     """Unless the step is full, or it has been preempted itself and is in flight."""

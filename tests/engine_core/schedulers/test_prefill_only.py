@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.loop.jobs import Job
@@ -128,7 +128,6 @@ def test_a_dropped_job_leaves_its_priority() -> None:
     assert steps.order == [[(1, 0), (1, 1)], [(2, 0), (2, 1)]]
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     jobs=st.lists(
         st.tuples(

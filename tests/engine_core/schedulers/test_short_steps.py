@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.loop.reports import StepWork
@@ -135,7 +135,7 @@ def test_rows_of_the_batch_take_turns(stages: int) -> None:
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(3, marks=pytest.mark.long)])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(data=st.data())
 def test_no_mixed_step_is_longer_than_its_bound(stages: int, data: st.DataObject) -> None:
     """Work of clients alone may take longer; then some tokens of the batch are added."""

@@ -146,7 +146,7 @@ def test_a_step_is_open_to_who_comes_beside_a_limited_batch() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 4])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_mixed_steps_are_bounded_and_every_row_runs_once(stages: int, data: st.DataObject) -> None:
     steps = steps_of(stages)

@@ -4,7 +4,7 @@ copies need the window's blocks alone, and memory is what the windows say."""
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_core.loop.jobs import Job
@@ -98,7 +98,6 @@ def test_the_longest_prefix_by_definition(model: str) -> None:
     _longest_prefix(model)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     model=st.sampled_from(sorted(MODELS)),
     lost=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11)), max_size=12),
@@ -134,7 +133,6 @@ def _longest_prefix(model: str, lost: list[tuple[int, int]] | None = None) -> No
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 3])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_prompts_give_the_reference_texts(stages: int, data: st.DataObject) -> None:
     """Prompts that begin alike, some of them long, in the batch band and alone, with chunks,

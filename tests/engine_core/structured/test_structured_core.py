@@ -17,7 +17,6 @@ from tests.engine_core.grammars import GRAMMARS, reference_within
 from tests.engine_core.masked_driver import COMPILER, STOPS, TOKENIZER
 from tests.engine_core.simulated_model import ids, reference
 from tests.engine_core.test_core import A, Ledger, RandomLife, served
-from tests.patience import PATIENT
 
 BAD = Grammar("regex", "a(", "regex")
 
@@ -85,7 +84,7 @@ def test_a_grammar_that_is_refused_refuses_its_job_alone(
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 3])
-@settings(PATIENT, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_every_job_gets_exactly_one_end(folder: Path, stages: int, data: st.DataObject) -> None:
     """Free, constrained and impossible jobs of two clients, with aborts at random iterations."""

@@ -2,7 +2,7 @@
 Masks may come after later steps: nothing but their own rows waits for them."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.loop.jobs import Job
@@ -105,7 +105,7 @@ PARAMS = st.builds(
 
 
 @pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.long), 3])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_schedule_gives_the_reference_text(stages: int, data: st.DataObject) -> None:
     """Random arrivals of free and constrained requests, aborts, budgets, cache sizes, timings."""

@@ -22,7 +22,6 @@ from tests.engine_core.fake_transport import Engine
 from tests.engine_core.masked_driver import STOPS, TOKENIZER
 from tests.engine_core.simulated_model import VOCAB, allowed_tokens, ids, next_token
 from tests.engine_core.test_core import served
-from tests.patience import PATIENT
 
 NAME, ARGUMENTS = Slot("name"), Slot("arguments")
 SCHEMA = {"type": "object", "properties": {"x": {"enum": [1, 12]}}, "required": ["x"]}
@@ -93,7 +92,7 @@ turns = st.builds(
 
 
 @pytest.mark.parametrize("stages", [1, 3])
-@settings(PATIENT, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_rows_follow_their_turns_whatever_runs_beside(
     folder: Path, stages: int, data: st.DataObject

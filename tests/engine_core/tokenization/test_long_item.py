@@ -17,7 +17,6 @@ from engine_core.tokenization.tokenized import Tokenized, WholeText, tokenize_lo
 from engine_core.tokenization.tokenizer import Tokenizer
 from server.demo import demo_models
 from tests.engine_core.tokenization import tokenizer_folders as kinds
-from tests.patience import PATIENT
 
 WORDS = [
     "word", "don't", "naïve", "Straße", "e\u0301te\u0301", "x", "x" * 40, "1234567", "3.14",
@@ -87,7 +86,7 @@ OPTIONS = st.builds(
 )
 
 
-@settings(PATIENT, max_examples=80)
+@settings(max_examples=80)
 @example(text=("word ", ""), options=Tokenization(truncate_to=2))
 @given(text=TEXTS | st.tuples(TEXTS, TEXTS), options=OPTIONS)
 def test_parts_have_the_tokens_of_the_whole(

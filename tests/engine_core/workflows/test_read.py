@@ -26,7 +26,6 @@ from tests.engine_core.fake_transport import Engine
 from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import ids, read_value
 from tests.engine_core.test_core import A, B, RandomLife, generate
-from tests.patience import PATIENT
 from workers.contract.messages import LIKELIEST
 
 Values = dict[tuple[int, int], list[float]]
@@ -303,7 +302,7 @@ def drawn_job(number: int, data: st.DataObject) -> tuple[list[list[int]], ReadJo
     return pieces, job
 
 
-@settings(PATIENT, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_every_job_gets_its_values_or_one_failure(
     word_tokenizer: Tokenizer, data: st.DataObject

@@ -1,7 +1,7 @@
 """`/tokenize` of texts and of chat messages, and `/detokenize`."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.server.chat_client import HELLO
@@ -21,7 +21,7 @@ def text_of(deployment: Deployment, tokens: list[int]) -> str:
     return deployment.ask("/detokenize", model="writer", tokens=tokens)["prompt"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(max_examples=15)
 @given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=40))
 def test_there_and_back(deployment, text):
     assert text_of(deployment, tokens(deployment, prompt=text, add_special_tokens=False)) == text

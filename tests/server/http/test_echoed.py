@@ -5,7 +5,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from server.api.tei import protocol as tei
@@ -46,7 +46,7 @@ places = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(max_examples=150)
 @given(places, values)
 @example(("/v1/completions", "model"), "x" * 5000)
 @example(("/v1/completions", "model"), "\U000e0001" * 5000)

@@ -15,7 +15,6 @@ from engine_core.messages import GenerateJob, JobMessage, ReadJob, SamplingParam
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.simulated_model import ids
 from tests.engine_core.test_core import A
-from tests.patience import PATIENT
 from tests.workers.checkpoints import LLAMA, save_llama
 from tests.workers.contract.checkpoint.library_folders import write_word_tokenizer
 from tests.workers.inline_engine import shifted_position
@@ -152,7 +151,7 @@ def test_a_wrong_position_would_be_seen(
     assert off_by(found, expected(model, PIECES, job())) > 100 * TOLERANCE
 
 
-@settings(PATIENT, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_random_pieces(
     folder: Path, model: Any, stages: dict[int, Stages], data: st.DataObject
