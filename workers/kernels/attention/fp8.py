@@ -5,7 +5,6 @@
 import triton
 import triton.language as tl
 
-
 _COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
