@@ -4,8 +4,9 @@
 
 import triton
 import triton.language as tl
+from triton import knobs
 
-_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+_COMPILED = tl.constexpr(not knobs.runtime.interpret)
 
 
 @triton.jit
