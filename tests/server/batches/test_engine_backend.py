@@ -163,7 +163,9 @@ async def test_lines_fill_every_copy_of_an_engine(folder: Path, tokenizer: Token
             one.script.held = other.script.held = False
             await answering
     assert here.statuses() == [200] * 40
-    assert [len(engine.received) for engine in (one, other)] == [20, 20]
+    counts = [len(engine.received) for engine in (one, other)]
+    assert sum(counts) == 40
+    assert min(counts) >= 16
 
 
 async def test_a_line_that_is_larger_than_the_room_is_answered(opened: Open) -> None:

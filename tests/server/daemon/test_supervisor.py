@@ -4,11 +4,12 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from server.daemon.parts import RunningPart
 from tests.e2e.daemon import is_alive
 from tests.server.daemon.fake_daemon import FakeDaemon
 
@@ -140,12 +141,18 @@ async def test_a_death_while_starting_ends_the_start(daemon: FakeDaemon) -> None
     assert daemon.log.messages == ["the worker 0 exited with status 3 while starting"]
 
 
+def all_ended(processes: Sequence[RunningPart]) -> None:
+    """Wait, without a look at them for anybody else."""
+    for each in processes:
+        os.waitid(os.P_PID, each.pid, os.WEXITED | os.WNOWAIT)
+
+
 async def test_of_those_that_end_together_a_killed_worker_is_named(daemon: FakeDaemon) -> None:
     """Its neighbour and its engine core, which end because of it, may be seen before it."""
     daemon.add_program("engine", "engine", "raise SystemExit(1)")
     daemon.add_program("worker 0", "worker", "raise SystemExit(1)")
     daemon.add_program("worker 1", "worker", "import os; os.kill(os.getpid(), 9)")
-    assert await daemon.run(never_ready, on_started=lambda _: time.sleep(1)) == 1
+    assert await daemon.run(never_ready, on_started=all_ended) == 1
     assert daemon.log.messages == ["the worker 1 was killed by SIGKILL while starting"]
 
 
