@@ -65,6 +65,15 @@ def test_every_family(tmp_path: Path, name: str, backend: str) -> None:
     np.testing.assert_allclose(on_gpu, on_cpu, atol=5e-5)
 
 
+def test_weights_in_fp8(tmp_path: Path) -> None:
+    """A CPU dequantises them, and quantises no rows."""
+    ENCODERS["bert"].save(tmp_path)
+    step, own = encoder_step(TEXTS), {"task": "embed", "weights_in_fp8": True}
+    wanted = vectors_of(EncoderStages(tmp_path, **own).run(step), len(TEXTS))
+    stages = EncoderStages(tmp_path, device="cuda", dtype="bfloat16", **own)
+    assert ((vectors_of(stages.run(step), len(TEXTS)) * wanted).sum(axis=1) > 0.98).all()
+
+
 def launches(stages: EncoderStages, step: EncodeStep) -> Counter[str]:
     """Calls of CUDA's runtime for one step, by name."""
     stages.run(step)

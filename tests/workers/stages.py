@@ -10,7 +10,7 @@ import torch
 from tests.workers.checkpoints import BERT, load_share, with_execution, worker_config
 from workers.attention.backend_selection import select_backends
 from workers.attention.base import AttentionBackend
-from workers.contract.config import Device, Dtype, Task, WorkerConfig
+from workers.contract.config import Device, Task, WorkerConfig
 from workers.contract.messages import (
     ClassifyOutput,
     DecodeStep,
@@ -44,12 +44,11 @@ class _AllStages(ABC, Generic[RunnerT]):
         backend: str = "auto",
         device: Device = "cpu",
         model: ModelConfig | None = None,
-        kv_cache_dtype: str = "auto",
-        dtype: Dtype = "float32",
+        **changes: Any,
     ) -> None:
+        """With `changes` of the execution's configuration."""
         whole = worker_config(folder, task=task, num_stages=num_stages, device=device, model=model)
-        changes = {"attention_backend": backend, "kv_cache_dtype": kv_cache_dtype, "dtype": dtype}
-        execution = with_execution(whole, **changes).execution
+        execution = with_execution(whole, attention_backend=backend, **changes).execution
         self.block_size = execution.block_size
         self.runners: list[RunnerT] = []
         for stage in range(num_stages):

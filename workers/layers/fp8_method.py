@@ -11,10 +11,11 @@ import torch
 from workers.contract.model_config import ModelConfigError
 from workers.contract.quantization import BLOCK, Quantization, WeightScales
 from workers.kernels.linear.fused import Fp8Weight
-from workers.layers.activations import FUSED
+from workers.layers.activations import FUSED, Activation
 from workers.layers.dense_method import DenseProduct
 from workers.layers.layer import Placement
 from workers.layers.linear_method import Filled, LinearShape, Product
+from workers.layers.norm import RMSNorm
 
 FP8 = torch.float8_e4m3fn
 FP8_MOST = torch.finfo(FP8).max
@@ -39,6 +40,16 @@ def quantised(weight: torch.Tensor) -> Fp8Weight:
     parts = zip(torch.split(weight, _ROWS), torch.split(scales[:, None], _ROWS), strict=True)
     numbers = [(part.float() / own).clamp(-FP8_MOST, FP8_MOST).to(FP8) for part, own in parts]
     return Fp8Weight(torch.cat(numbers), scales)
+
+
+class Activated:
+    """A product whose outputs go through a function."""
+
+    def __init__(self, product: Product, function: Activation) -> None:
+        self._product, self._function, self.add_to = product, function, product.add_to
+
+    def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
+        return self._function(self._product(rows, norm))
 
 
 class Fp8Method:
@@ -101,7 +112,7 @@ class Fp8Method:
         weight, shape, placement = self.weight(), self._shape, self._placement
         kernels, dtype, gate = placement.kernels, placement.dtype, shape.gate
         if kernels is None:
-            return DenseProduct(dequantised(weight, dtype), self._bias, None, gate)
+            return DenseProduct(dequantised(weight, dtype), self._bias, None, shape)
         fused = None if gate is None else FUSED.get(gate)
         obstacle = kernels.fp8_obstacle(weight, gated=fused is not None)
         if gate is not None and fused is None:
@@ -111,7 +122,8 @@ class Fp8Method:
                 f"{next(iter(shape.members))} is in FP8: {obstacle}; a CPU, or weights in 16 bits, "
                 "would do"
             )
-        return kernels.fp8_product(weight, self._bias, fused, dtype)
+        product = kernels.fp8_product(weight, self._bias, fused, dtype)
+        return product if shape.function is None else Activated(product, shape.function)
 
     def filled(self) -> Filled:
         return Filled(self.weight(), self._bias)

@@ -39,7 +39,7 @@ class LoopedProduct:
         weight, bias = filled
         biases = [None] * experts if bias is None else bias.chunk(experts)
         self._experts = [
-            DenseProduct(_wide(own, dtype), own_bias, None, shape.gate)
+            DenseProduct(_wide(own, dtype), own_bias, None, shape)
             for own, own_bias in zip(_divided(weight, experts), biases, strict=True)
         ]
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from workers.contract.model_config import ModelConfigError
-from workers.layers.activations import Gate
+from workers.layers.activations import Activation, Gate
 from workers.layers.dense_method import DenseMethod
 from workers.layers.fp8_method import Fp8Method
 from workers.layers.grouped_product import grouped_product
@@ -22,7 +22,8 @@ which rounds differently (with several threads perhaps up to 9 rows)."""
 
 class Linear(Layer):
     """The product with the checkpoint layers `members` (name -> output features), stacked. With a
-    `gate` these are its layer and what it multiplies, or one that is both (see `LinearShape`)."""
+    `gate` these are its layer and what it multiplies, or one that is both, and with a `function`
+    it is applied to the product (see `LinearShape`)."""
 
     _product: Product
 
@@ -34,12 +35,13 @@ class Linear(Layer):
         *,
         bias: bool,
         gate: Gate | None = None,
+        function: Activation | None = None,
         tied: torch.Tensor | None = None,
         rows: Mapping[str, Rows] | None = None,
     ) -> None:
         """`tied` is another layer's weight [out_features, in_features] to share. The checkpoint's
         `rows` of a member are taken in that order."""
-        self._shape = LinearShape(in_features, members, bias, gate, placement.transposed)
+        self._shape = LinearShape(in_features, members, bias, gate, function, placement.transposed)
         self._rows = rows or {}
         self._method = _method(self._shape, placement, tied, self._rows)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from workers.kernels.linear.fused import Fp8Weight, Mxfp4Weight
-from workers.layers.activations import Gate
+from workers.layers.activations import Activation, Gate
 from workers.layers.norm import RMSNorm
 
 
@@ -16,13 +16,15 @@ class LinearShape:
     """A linear layer of the checkpoint's layers `members` (name -> output features), stacked.
 
     With a `gate`, the first half of the outputs goes through that function and is multiplied by the
-    second (Shazeer 2020, arXiv:2002.05202). A checkpoint may hold weights `transposed`: by inputs.
+    second (Shazeer 2020, arXiv:2002.05202). Otherwise all may go through a `function`. A checkpoint
+    may hold weights `transposed`: by inputs.
     """
 
     in_features: int
     members: dict[str, int]
     bias: bool
     gate: Gate | None = None
+    function: Activation | None = None
     transposed: bool = False
 
     @property
@@ -43,13 +45,13 @@ class Product(Protocol):
     """A layer's filled weights, in the layout that is read fastest."""
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        """[N, in_features] -> [N, out_features], with a gate half as many. `norm` is applied to the
-        rows first."""
+        """[N, in_features] -> [N, out_features], with a gate half as many, through any function.
+        `norm` is applied to the rows first."""
         ...
 
     def add_to(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """`residual` [N, out_features], which may be overwritten, plus the product of a layer
-        without a gate."""
+        without a gate or function."""
         ...
 
 

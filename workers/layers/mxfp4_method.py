@@ -58,7 +58,7 @@ class Mxfp4Method:
 
     def pack(self) -> Product:
         weight = dequantised(self._weight, self._placement.dtype)
-        return DenseProduct(weight, self._bias, None, self._shape.gate)
+        return DenseProduct(weight, self._bias, None, self._shape)
 
     def filled(self) -> Filled:
         return Filled(self._weight, self._bias)

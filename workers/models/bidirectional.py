@@ -26,8 +26,8 @@ class BidirectionalForSequenceClassification(DecoderModel):
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Activation:
         size, labels = config.hidden_size, {"classifier": config.num_labels}
-        first = Linear(size, {"dense": size}, placement, bias=True)
-        dense = Chain(first, ACTIVATIONS["gelu"])
+        function = ACTIVATIONS["gelu"]
+        dense = Linear(size, {"dense": size}, placement, bias=True, function=function)
         classifier = Linear(size, labels, placement, bias=True)
         if not family_config(config, DecoderConfig).late_pooling:
             return Chain(dense, classifier)

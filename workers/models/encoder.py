@@ -137,7 +137,8 @@ class EncoderLayer(StageLayer):
             gate_up = {f"{up}.{part}": 2 * inner // len(parts) for part in parts}
             self._up = Linear(size, gate_up, placement, bias=False, gate=function)
         else:
-            self._up = Chain(Linear(size, {f"{up}.dense": inner}, placement, bias=True), function)
+            members = {f"{up}.dense": inner}
+            self._up = Linear(size, members, placement, bias=True, function=function)
         self._down = Linear(inner, {f"{name}.output.dense": size}, placement, bias=bias)
         self._mlp_norm = LayerNorm(f"{name}.output.LayerNorm", size, eps, placement)
 
@@ -208,8 +209,8 @@ class EncoderForSequenceClassification(EncoderModel):
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
         size = config.hidden_size
         function = ACTIVATIONS[family_config(config, EncoderConfig).pooler_act]
-        pooler = Linear(size, {"pooler.dense": size}, placement, bias=True)
-        return Chain(pooler, function, _classifier(config, placement))
+        pooler = Linear(size, {"pooler.dense": size}, placement, bias=True, function=function)
+        return Chain(pooler, _classifier(config, placement))
 
 
 class EncoderForTokenClassification(EncoderModel):
@@ -234,11 +235,11 @@ class EncoderForMaskedLM(EncoderModel):
 
     def _make_head(self, config: ModelConfig, placement: Placement) -> Chain:
         family, size = family_config(config, EncoderConfig), config.embedding_size
-        members = {f"{_TRANSFORM}.dense": size}
-        dense = Linear(config.hidden_size, members, placement, bias=True)
+        members, function = {f"{_TRANSFORM}.dense": size}, ACTIVATIONS[family.head_act]
+        dense = Linear(config.hidden_size, members, placement, bias=True, function=function)
         norm = LayerNorm(f"{_TRANSFORM}.LayerNorm", size, family.norm_eps, placement)
         decoder = self._make_decoder(config, placement, bias=True)
-        return Chain(dense, ACTIVATIONS[family.head_act], norm, decoder)
+        return Chain(dense, norm, decoder)
 
 
 class PreNormEncoderLayer(StageLayer):
@@ -324,9 +325,10 @@ def _classifier(config: ModelConfig, placement: Placement) -> Linear:
 def _head(config: ModelConfig, placement: Placement, output: Linear) -> Chain:
     """`output`, a classifier or decoder, behind what comes before it."""
     family, size = family_config(config, PreNormEncoderConfig), config.hidden_size
-    dense = Linear(size, {"head.dense": size}, placement, bias=family.head_bias)
+    members, function = {"head.dense": size}, ACTIVATIONS[family.head_act]
+    dense = Linear(size, members, placement, bias=family.head_bias, function=function)
     norm = _norm("head.norm", config, placement)
-    return Chain(dense, ACTIVATIONS[family.head_act], norm, output)
+    return Chain(dense, norm, output)
 
 
 def _norm(name: str, config: ModelConfig, placement: Placement) -> LayerNorm:

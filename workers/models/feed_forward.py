@@ -8,7 +8,7 @@ from workers.contract.experts import ExpertsConfig
 from workers.contract.model_config import DecoderConfig, ModelConfig
 from workers.layers.activations import ACTIVATIONS, Gate
 from workers.layers.experts import Experts, Router
-from workers.layers.layer import Chain, Layer, Placement
+from workers.layers.layer import Layer, Placement
 from workers.layers.linear import Linear
 from workers.layers.norm import RMSNorm
 
@@ -49,18 +49,17 @@ class DenseFeedForward(Layer):
             members = {f"{name}.gate_up_proj": 2 * inner}
         if not family.gated:
             members = {f"{name}.up_proj": inner}
-        gate = function if family.gated else None
-        self._up = Linear(size, members, placement, bias=bias, gate=gate)
-        self._function = Chain() if family.gated else Chain(function)
+        gate, after = (function, None) if family.gated else (None, function)
+        self._up = Linear(size, members, placement, bias=bias, gate=gate, function=after)
         self._down = Linear(inner, {f"{name}.down_proj": size}, placement, bias=bias)
 
     def __call__(self, rows: torch.Tensor, norm: RMSNorm | None = None) -> torch.Tensor:
-        return self._down(self._function(self._up(rows, norm)))
+        return self._down(self._up(rows, norm))
 
     def add_to(
         self, residual: torch.Tensor, rows: torch.Tensor, norm: RMSNorm | None = None
     ) -> torch.Tensor:
-        return self._down.add_to(residual, self._function(self._up(rows, norm)))
+        return self._down.add_to(residual, self._up(rows, norm))
 
 
 class MixedFeedForward(Layer):
