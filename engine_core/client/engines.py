@@ -53,9 +53,12 @@ class Engines(list[EngineClient]):
         return any(engine.is_ready for engine in self)
 
     def choose(self, options: JobOptions = _NO_OPTIONS) -> EngineClient:
-        """The engine for a job of these options, which is to be sent to it at once: one that is
-        ready, has not just refused such a job, and has the least expected wait. Of equal ones that
-        with the fewest rows of this client, or else that which has waited longest for a job."""
+        """The engine to which a job of these options is to be sent at once.
+
+        That is one that is ready, has not just refused such a job, and has the least expected wait.
+        Of equal ones that with the fewest rows of this client, or else that which has waited
+        longest for a job.
+        """
 
         def order(engine: EngineClient) -> tuple[float, ...]:
             # A wait is up to a heartbeat old, in which many jobs come. An engine that is passed

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.profiler import ProfilerActivity, profile
 
 from tests.workers.checkpoints import random_texts, save_masked_lm
@@ -15,8 +16,10 @@ from tests.workers.stages import EncoderStages, dense, vectors_of
 from tests.workers.step_maker import encoder_step
 from workers.attention.backend_selection import AttentionBackendError
 from workers.contract.checkpoint.architectures import family_of
+from workers.contract.checkpoint.checkpoint_config import read_model_config
 from workers.contract.config import Dtype, Task
 from workers.contract.messages import EncodeStep
+from workers.contract.quantization import FROM_16_BITS
 from workers.graphs import text_graphs
 from workers.heads import encoder_head
 
@@ -68,7 +71,8 @@ def test_every_family(tmp_path: Path, name: str, backend: str) -> None:
 def test_weights_in_fp8(tmp_path: Path) -> None:
     """A CPU dequantises them, and quantises no rows."""
     ENCODERS["bert"].save(tmp_path)
-    step, own = encoder_step(TEXTS), {"task": "embed", "weights_in_fp8": True}
+    model = replace(read_model_config(tmp_path), quantization=FROM_16_BITS)
+    step, own = encoder_step(TEXTS), {"task": "embed", "model": model}
     wanted = vectors_of(EncoderStages(tmp_path, **own).run(step), len(TEXTS))
     stages = EncoderStages(tmp_path, device="cuda", dtype="bfloat16", **own)
     assert ((vectors_of(stages.run(step), len(TEXTS)) * wanted).sum(axis=1) > 0.98).all()

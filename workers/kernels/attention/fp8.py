@@ -38,9 +38,10 @@ def inverse(powers):
 
 @triton.jit
 def in_half(queries, scale, scales):
-    """For keys with `scales`, queries [M, D] in float16, each times a power of two that makes its
-    largest number 1 to 2, and the scale of their scores [M, 1]. Otherwise, and in float32, both as
-    they are.
+    """Queries [M, D] in float16 for keys with `scales`, and the scale of their scores [M, 1].
+
+    A query is times a power of two that makes its largest number 1 to 2. Without `scales`, and in
+    float32, both are as they were.
 
     E4M3 becomes float16 by one instruction for two numbers, bfloat16 by five, and products of
     float16 are as fast. All of E4M3 is exact in it, and so is a bfloat16 2 ** -15 of the largest.

@@ -143,9 +143,9 @@ def _ways(
     device: torch.device,
     watch: Stopwatch,
 ) -> list[list[GatedTile | None]]:
-    """The fastest way for each of `FP8_MEASURED_ROWS`, a tile, or None for cuBLAS: of the product,
-    and without a gate also of adding it to a residual. The numbers are random: the bits that change
-    decide a processor's power, and so its speed."""
+    """The fastest way for each of `FP8_MEASURED_ROWS`: a tile, or None for cuBLAS. First of the
+    product, then, without a gate, of adding it to a residual. The numbers are random: the bits that
+    change decide a processor's power, and so its speed."""
     values = torch.randn(shape, dtype=dtype, device=device).to(torch.float8_e4m3fn)
     weight = Fp8Weight(values, torch.ones(scales, device=device))
     candidates = _candidates(weight, gate)
