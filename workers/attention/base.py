@@ -58,6 +58,24 @@ class Capabilities:
     requires: tuple[str, str] | None = None
 
 
+EVERY_KIND = Capabilities(
+    causal_paged=True,
+    bidirectional=True,
+    graph_safe=False,
+    devices=("cpu", "cuda"),
+    dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    causal_windows=True,
+    bidirectional_windows=True,
+    softcap=True,
+    position_bias=True,
+    sinks=True,
+    disentangled=True,
+    unattended=True,
+    fp8_cache=(False, True),
+)
+"""Every kind of attention of every model, anywhere, but in no graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionNeeds:
     """Needs of one kind of a model's layers."""

@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
+from workers.attention.base import EVERY_KIND, QKV, AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.distance_vectors import DistanceVectors
 from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
@@ -21,21 +21,7 @@ class NaiveBackend(AttentionBackend):
     """Slow attention by its definition, for tests and bitwise reproducible runs."""
 
     label = "naive"
-    capabilities = Capabilities(
-        causal_paged=True,
-        bidirectional=True,
-        causal_windows=True,
-        bidirectional_windows=True,
-        softcap=True,
-        position_bias=True,
-        sinks=True,
-        disentangled=True,
-        unattended=True,
-        graph_safe=False,
-        fp8_cache=(False, True),
-        devices=("cpu", "cuda"),
-        dtypes=(torch.float32, torch.bfloat16, torch.float16),
-    )
+    capabilities = EVERY_KIND
 
     def __init__(self, needs: AttentionNeeds) -> None:
         super().__init__(needs)

@@ -3,6 +3,7 @@
 Rows of different lengths are gathered into dense batches of similar lengths, which torch attends.
 """
 
+from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from workers.attention.base import QKV, AttentionBackend, Capabilities, LayerCache
+from workers.attention.base import EVERY_KIND, QKV, AttentionBackend, LayerCache
 from workers.attention.distance_vectors import DistanceVectors
 from workers.contract.model_config import AttentionKind
 from workers.device.transfer import to_device
@@ -102,22 +103,7 @@ class SdpaBackend(AttentionBackend):
     """Gathers paged or ragged rows into dense batches, which torch attends."""
 
     label = "sdpa"
-    capabilities = Capabilities(
-        causal_paged=True,
-        bidirectional=True,
-        causal_windows=True,
-        bidirectional_windows=True,
-        softcap=True,
-        position_bias=True,
-        sinks=True,
-        disentangled=True,
-        unattended=True,
-        graph_safe=False,
-        prefix_groups=True,
-        fp8_cache=(False, True),
-        devices=("cpu", "cuda"),
-        dtypes=(torch.float32, torch.bfloat16, torch.float16),
-    )
+    capabilities = replace(EVERY_KIND, prefix_groups=True)
 
     def plan_paged(self, step: PagedStep) -> DensePlan:
         starts, size = offsets(step.query_lens), self._needs.block_size

@@ -3,14 +3,14 @@ FlashAttention, and for few rows with long contexts, for which FlashAttention is
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from workers.attention.base import QKV, AttentionBackend, AttentionNeeds, Capabilities, LayerCache
+from workers.attention.base import EVERY_KIND, QKV, AttentionBackend, AttentionNeeds, LayerCache
 from workers.attention.prefix_tiles import PrefixTables, PrefixTiler
 from workers.device.transfer import to_device
 from workers.device.tuning import (
@@ -72,20 +72,14 @@ class TritonBackend(AttentionBackend):
     """Split-K decode for the leading rows of one query, tiles of queries for the others."""
 
     label = "triton"
-    capabilities = Capabilities(
-        causal_paged=True,
-        bidirectional=True,
-        causal_windows=True,
-        bidirectional_windows=True,
-        softcap=True,
-        position_bias=True,
-        sinks=True,
+    capabilities = replace(
+        EVERY_KIND,
         graph_safe=True,
+        devices=("cuda",),
+        disentangled=False,
+        unattended=False,
         chunks_graph_safe=True,
         prefix_groups=True,
-        fp8_cache=(False, True),
-        devices=("cuda",),
-        dtypes=(torch.bfloat16, torch.float16, torch.float32),
     )
     _all_rows_share = True
     """Whether rows behind the decode rows may share prefixes."""
