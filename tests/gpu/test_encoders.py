@@ -70,12 +70,13 @@ def test_every_family(tmp_path: Path, name: str, backend: str) -> None:
 
 def test_weights_in_fp8(tmp_path: Path) -> None:
     """A CPU dequantises them, and quantises no rows."""
-    ENCODERS["bert"].save(tmp_path)
-    model = replace(read_model_config(tmp_path), quantization=FROM_16_BITS)
-    step, own = encoder_step(TEXTS), {"task": "embed", "model": model}
-    wanted = vectors_of(EncoderStages(tmp_path, **own).run(step), len(TEXTS))
+    tiny = ENCODERS["bert"]
+    tiny.save(tmp_path)
+    texts, model = texts_for(tiny), replace(read_model_config(tmp_path), quantization=FROM_16_BITS)
+    step, own = encoder_step(texts), {"task": "embed", "model": model}
+    wanted = vectors_of(EncoderStages(tmp_path, **own).run(step), len(texts))
     stages = EncoderStages(tmp_path, device="cuda", dtype="bfloat16", **own)
-    assert ((vectors_of(stages.run(step), len(TEXTS)) * wanted).sum(axis=1) > 0.98).all()
+    assert ((vectors_of(stages.run(step), len(texts)) * wanted).sum(axis=1) > 0.98).all()
 
 
 def launches(stages: EncoderStages, step: EncodeStep) -> Counter[str]:
