@@ -73,10 +73,11 @@ def test_weights_in_fp8(tmp_path: Path) -> None:
     tiny = ENCODERS["bert"]
     tiny.save(tmp_path)
     texts, model = texts_for(tiny), replace(read_model_config(tmp_path), quantization=FROM_16_BITS)
-    step, own = encoder_step(texts), {"task": "embed", "model": model}
-    on_gpu = {"device": "cuda", "dtype": "bfloat16"}
-    both = [EncoderStages(tmp_path, **own), EncoderStages(tmp_path, **own, **on_gpu)]
-    wanted, got = (vectors_of(stages.run(step), len(texts)) for stages in both)
+    both = [
+        EncoderStages(tmp_path, task="embed", model=model),
+        EncoderStages(tmp_path, task="embed", model=model, device="cuda", dtype="bfloat16"),
+    ]
+    wanted, got = (vectors_of(stages.run(encoder_step(texts)), len(texts)) for stages in both)
     lengths = np.linalg.norm(wanted, axis=1) * np.linalg.norm(got, axis=1)
     assert ((wanted * got).sum(axis=1) > 0.98 * lengths).all()
 
