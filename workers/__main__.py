@@ -26,6 +26,8 @@ def main() -> None:
     execution = config.execution.restarted(*sys.argv[2:])
     config = msgspec.structs.replace(config, execution=execution)
     open_log(f"worker {config.stage} of {execution.engine_name}", execution.log_level)
+    if execution.cores:  # before there are threads, which inherit it, and memory
+        os.sched_setaffinity(0, execution.cores)
     # Seconds of imports, which must not come before the lines above.
     import torch  # noqa: PLC0415
 

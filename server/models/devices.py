@@ -39,6 +39,26 @@ def _cpu_limit(cgroups: Path) -> float | None:
     return None if quota in ("max", "-1") else int(quota) / int(period)
 
 
+def cores_of_copy(
+    copy: int, copies: int, nodes: Path = Path("/sys/devices/system/node")
+) -> tuple[int, ...]:
+    """The cores of the sockets (NUMA nodes) to which a copy of an engine on CPUs is bound. Several
+    copies may share one. Empty with one node or copy, where nothing is bound."""
+    own = os.sched_getaffinity(0)
+    files = sorted(nodes.glob("node*/cpulist"), key=lambda file: int(file.parent.name[4:]))
+    found = [cores for file in files if (cores := _cores(file.read_text()) & own)]
+    if copies == 1 or len(found) < 2:
+        return ()
+    first, end = (number * len(found) // copies for number in (copy, copy + 1))
+    return tuple(sorted(set[int]().union(*found[first : max(end, first + 1)])))
+
+
+def _cores(ranges: str) -> set[int]:
+    """Of "0-3,8": 0 to 3, and 8."""
+    bounds = [part.partition("-") for part in ranges.strip().split(",") if part]
+    return {core for low, _, high in bounds for core in range(int(low), int(high or low) + 1)}
+
+
 @functools.cache
 def cuda_memory() -> tuple[int, ...]:
     """Total bytes of each CUDA device that the driver shows. Empty without a driver."""

@@ -15,7 +15,7 @@ from msgspec import Meta
 from engine_core.config import EngineConfig
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.tokenization.tokenizer_settings import TokenizerSettings
-from server.models.devices import available_cores, cuda_memory, device_ordinal
+from server.models.devices import available_cores, cores_of_copy, cuda_memory, device_ordinal
 from server.models.model_source import SetupError, WeightHeads, check_checkpoint
 from server.models.placement import Cluster, Host, place_stages
 from server.models.slow_tokenizer import with_tokenizer
@@ -167,8 +167,7 @@ def _check_transport(execution: ExecutionConfig) -> None:
 def execution_config(
     name: str, model: ModelConfig, task: Task, options: EngineOptions, prefix: str, copy: int = 0
 ) -> ExecutionConfig:
-    """The configuration without the default memory sizes, which are computed from it. Raises
-    SetupError."""
+    """The configuration but for default memory sizes, which follow from it. Raises SetupError."""
     _check_length(name, model, options.max_model_len)
     stages, copies, cluster = options.pipeline_stages, options.data_parallel_size, options.cluster
     devices, nodes = place_stages(options.device, stages, cluster, copies)
@@ -197,6 +196,7 @@ def execution_config(
         attention_backend=options.attention_backend,
         disable_cascade_attn=options.disable_cascade_attn,
         threads=options.threads or _threads(nodes, len(devices), _hosts(cluster), on_cpu=on_cpu),
+        cores=cores_of_copy(copy, copies) if on_cpu else (),
         block_size=options.block_size
         or defaults.block_size(generates=task == "generate", on_cpu=on_cpu),
         kv_cache_dtype=_kv_cache_dtype(options.kv_cache_dtype, model, dtype),

@@ -65,6 +65,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_cascade_attn  each row attends to all of its context, even where rows share a prefix
     max_priority_wait     seconds after which a waiting row begins before every priority
     threads               CPU threads of each stage
+    cores                 of this host, to which its stages are bound; empty where they are not
     block_size            tokens in a block of the KV cache
     kv_cache_dtype        of cached keys and values; `auto` is `dtype`
     kv_cache_bytes        the size of each stage's cache, unless there are `memory_shares`
@@ -102,6 +103,7 @@ class ExecutionConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_cascade_attn: bool = False
     max_priority_wait: float = 10.0
     threads: int
+    cores: tuple[int, ...] = ()
     block_size: int
     kv_cache_dtype: Literal["auto", "fp8_e4m3"] = "auto"
     kv_cache_bytes: int

@@ -22,6 +22,9 @@ from server.daemon.run import (
     sweep_private_folders,
 )
 from server.demo import EMBEDDER_NAME, demo_models
+from server.models import model_setup
+from server.models.model_setup import EngineOptions
+from tests.e2e.daemon import children_of
 from tests.server.support import served_model
 
 ANNOUNCER = """
@@ -128,6 +131,16 @@ def test_what_is_no_daemon_of_this_user_is_passed_over(
     assert {path.name for path in temporary.iterdir()} == {
         *("penstock-notes", "penstock-file", anothers.name)
     }
+
+
+async def test_copies_run_where_they_are_bound_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sorted(os.sched_getaffinity(0))
+    cores = [own[:1], own[-1:]]
+    monkeypatch.setattr(model_setup, "cores_of_copy", lambda copy, _: tuple(cores[copy]))
+    options = EngineOptions(log_level="warning", data_parallel_size=2)
+    async with running_engine(demo_models()[EMBEDDER_NAME], options):
+        workers = children_of(os.getpid())["workers"]
+        assert sorted(sorted(os.sched_getaffinity(worker)) for worker in workers) == cores
 
 
 @pytest.mark.long
