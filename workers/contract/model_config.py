@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
+from msgspec import Meta
 
 from workers.contract.experts import ExpertsConfig
 from workers.contract.quantization import Quantization
@@ -84,18 +85,21 @@ class LateInteractionConfig(msgspec.Struct, frozen=True, kw_only=True):
         return most - bool(self.document_marker)
 
 
+_Positive = Annotated[float, Meta(gt=0)]
+
+
 class LinearScaling(msgspec.Struct, frozen=True, kw_only=True, tag="linear"):
     """Every frequency is divided by `factor`."""
 
-    factor: float
+    factor: _Positive
 
 
 class Llama3Scaling(msgspec.Struct, frozen=True, kw_only=True, tag="llama3"):
     """Llama 3.1's scaling by wavelength, relative to `original_max_position`."""
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
+    factor: _Positive
+    low_freq_factor: _Positive
+    high_freq_factor: _Positive
     original_max_position: int
 
 
@@ -107,10 +111,10 @@ class YarnScaling(msgspec.Struct, frozen=True, kw_only=True, tag="yarn"):
     multiplied by `attention_factor`.
     """
 
-    factor: float
+    factor: _Positive
     original_max_position: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    beta_fast: _Positive = 32.0
+    beta_slow: _Positive = 1.0
     truncate: bool = True
     attention_factor: float
 
@@ -123,8 +127,8 @@ class LongScaling(msgspec.Struct, frozen=True, kw_only=True, tag="longrope"):
     are multiplied by `attention_factor`.
     """
 
-    short_factors: tuple[float, ...]
-    long_factors: tuple[float, ...]
+    short_factors: tuple[_Positive, ...]
+    long_factors: tuple[_Positive, ...]
     original_max_position: int
     attention_factor: float
 
@@ -159,7 +163,7 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
     first of them are rotated.
     """
 
-    theta: float = 10_000.0
+    theta: Annotated[float, Meta(gt=1)] = 10_000.0
     fraction: float = 1.0
     proportional: bool = False
     scaling: RopeScaling | None = None
@@ -288,7 +292,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="decoder"):
     """
 
     hidden_act: ActivationName
-    norm_eps: float
+    norm_eps: Annotated[float, Meta(ge=0)]
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
@@ -359,7 +363,7 @@ class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="encoder"):
     hidden_act: ActivationName
     head_act: ActivationName
     pooler_act: ActivationName = "tanh"
-    norm_eps: float
+    norm_eps: Annotated[float, Meta(ge=0)]
     type_vocab_size: int
     positions: bool = True
     first_position: int = 0
@@ -377,7 +381,7 @@ class PreNormEncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag="pre_n
 
     hidden_act: ActivationName
     head_act: ActivationName
-    norm_eps: float
+    norm_eps: Annotated[float, Meta(ge=0)]
     norm_bias: bool
     attention_bias: bool
     mlp_bias: bool

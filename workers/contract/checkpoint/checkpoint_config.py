@@ -37,6 +37,7 @@ from workers.contract.config import AskedTask, Task
 from workers.contract.model_config import (
     EmbeddingConfig,
     LateInteractionConfig,
+    Llama3Scaling,
     LongScaling,
     ModelConfig,
     ModelConfigError,
@@ -125,8 +126,12 @@ def _architecture(keys: ConfigKeys) -> str:
 
 
 def _read_shape(keys: ShapeKeys, family: Family) -> ModelShape:
-    """The shape, whose attention is checked."""
+    """The shape, whose numbers and attention are checked."""
     shape = family.read_shape(keys)
+    try:
+        msgspec.convert(msgspec.to_builtins(shape), ModelShape)
+    except msgspec.ValidationError as error:
+        raise keys.error(f"an impossible number: {error}") from None
     if family.task == "generate" and not shape.has_kv_cache:
         raise keys.error("a model whose tokens see those after them cannot generate")
     reads_last = family.model_class.endswith("DecoderForSequenceClassification")
@@ -142,6 +147,8 @@ def _check_rope(keys: ConfigKeys, rope: RopeConfig, head_dim: int) -> None:
     size, scaling = rope.rotary_dim(head_dim), rope.scaling
     if size % 2 or not 0 < size <= head_dim:
         raise keys.error(f"{size} of {head_dim} dimensions of a head cannot be rotated in pairs")
+    if isinstance(scaling, Llama3Scaling) and scaling.low_freq_factor >= scaling.high_freq_factor:
+        raise keys.error("rope type 'llama3': low_freq_factor is not less than high_freq_factor")
     if isinstance(scaling, LongScaling):
         for factors in (scaling.short_factors, scaling.long_factors):
             if len(factors) != size // 2:

@@ -78,8 +78,7 @@ _MINISTRAL3 = default_sizes(131_072, 4096, 14_336, 34, 32, 8, 262_144, head_dim=
 
 def read_ministral3(keys: ShapeKeys) -> ModelShape:
     keys.assume(_MINISTRAL3)
-    if not keys.has("rope_scaling"):
-        keys.assume({"rope_parameters": _MINISTRAL3_ROPE})
+    keys.assume_rope(_MINISTRAL3_ROPE)
     sizes, inner = keys.read_sizes(), keys.nested_rope()
     inner.ignore("max_position_embeddings")
     theta = keys.read("rope_theta", float, 10_000.0)
@@ -189,18 +188,8 @@ def decoder_shape(
     return keys.shape(sizes, layers, family, tied=tied)
 
 
-_GEMMA2 = {
-    "head_dim": 256,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-}
-_GEMMA3 = {
-    "head_dim": 256,
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-}
+_GEMMA3 = {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096}
+_GEMMA2 = {**_GEMMA3, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 _GELU_TANH: ActivationName = "gelu_pytorch_tanh"
 
 
@@ -231,7 +220,8 @@ def read_gemma2(keys: ShapeKeys) -> ModelShape:
 
 def read_gemma3(keys: ShapeKeys) -> ModelShape:
     keys.assume(_GEMMA3)
-    keys.neutral({"attn_logit_softcapping": (None,)})  # transformers reads it, and does not obey
+    # transformers reads the first, and does not obey; the second makes other windows there.
+    keys.neutral({"attn_logit_softcapping": (None,), "is_causal": (True, None)})
     sizes = keys.read_sizes()
     bidirectional = keys.read("use_bidirectional_attention", bool, False)
     window = keys.optional_size("sliding_window")

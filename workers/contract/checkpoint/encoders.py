@@ -40,11 +40,20 @@ from workers.contract.model_config import (
     PositionBias,
     PreNormEncoderConfig,
     RopeConfig,
+    Sizes,
 )
 
 Renames = Sequence[tuple[str, str]]
 """(regular expression, replacement), applied in order to a family's names of tensors. The results
 are the names that its stage model uses."""
+
+
+def _read_sizes(keys: ShapeKeys, positions: str = "max_position_embeddings") -> Sizes:
+    """The sizes of an encoder, whose heads share the hidden size and have a key and value each."""
+    sizes = keys.read_sizes(positions)
+    shared = sizes.hidden_size / sizes.num_heads
+    keys.neutral({"head_dim": (shared, None), "num_key_value_heads": (sizes.num_heads, None)})
+    return sizes
 
 
 def read_bert(keys: ShapeKeys) -> ModelShape:
@@ -203,7 +212,7 @@ def read_gte(keys: ShapeKeys) -> ModelShape:
         | {"layer_norm_type": ("layer_norm", None), "position_embedding_type": ("rope", None)}
     )
     keys.ignore("unpad_inputs", "use_memory_efficient_attention")
-    sizes = keys.read_sizes()
+    sizes = _read_sizes(keys)
     hidden_act = keys.read_activation("hidden_act", "gelu")
     kind = AttentionKind(
         causal=False, scale=sizes.head_dim**-0.5, rope=_gte_rope(keys, sizes.head_dim)
@@ -268,7 +277,7 @@ def read_deberta(keys: ShapeKeys) -> ModelShape:
             keys.refuse_key(name, "false is not supported")
     keys.choice("norm_rel_ebd", {"layer_norm": None}, "none")
     _check_products(keys)
-    sizes = keys.read_sizes()
+    sizes = _read_sizes(keys)
     hidden_act = keys.read_activation("hidden_act", "gelu")
     family = EncoderConfig(
         hidden_act=hidden_act,
@@ -375,7 +384,7 @@ def _segments(keys: ShapeKeys) -> int:
 def _encoder_shape(
     keys: ShapeKeys, family: EncoderConfig, position_bias: PositionBias | LinearBias | None = None
 ) -> ModelShape:
-    sizes, unused = keys.read_sizes(), family.first_position
+    sizes, unused = _read_sizes(keys), family.first_position
     if sizes.max_position <= unused:
         raise keys.error(f"{sizes.max_position} positions, of which {unused} are not used")
     sizes = msgspec.structs.replace(sizes, max_position=sizes.max_position - unused)
@@ -415,7 +424,7 @@ def read_nomicbert(keys: ShapeKeys) -> ModelShape:
     keys.spell(_NOMIC_SPELLING)
     keys.neutral(_NOMIC_NEUTRAL)
     keys.ignore(*_NOMIC_NOT_READ)
-    sizes = keys.read_sizes(positions=_key_of_length(keys))
+    sizes = _read_sizes(keys, _key_of_length(keys))
     rope = keys.read_rope(sizes.max_position, theta=1000.0)
     hidden_act = keys.read_activation("hidden_act")
     if keys.optional("activation_function", str):
@@ -469,7 +478,7 @@ _CLASSIFIER_POOLING: dict[str, PoolingMode] = {"cls": "cls", "mean": "mean"}
 
 def read_modernbert(keys: ShapeKeys) -> ModelShape:
     keys.ignore(*_MODERN_NOT_READ)
-    sizes = keys.read_sizes()
+    sizes = _read_sizes(keys)
     wide = keys.read("global_rope_theta", float, 160_000.0)
     narrow = keys.read("local_rope_theta", float, 10_000.0)
     everywhere, nearby = keys.read_ropes(sizes.max_position, (wide, narrow))

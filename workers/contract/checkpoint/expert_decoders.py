@@ -93,6 +93,7 @@ def read_qwen3_moe(keys: ShapeKeys) -> ModelShape:
 def read_qwen3_vl_moe_text(keys: ShapeKeys) -> ModelShape:
     keys.spell(_LOCAL)
     keys.ignore("norm_topk_prob")  # whatever it says, transformers normalises
+    keys.neutral({"use_sliding_window": (False, None)})
     return _qwen3_moe(keys, (60, 4, 1408), stacking="either")
 
 
@@ -290,8 +291,7 @@ def read_gpt_oss(keys: ShapeKeys) -> ModelShape:
     keys.spell(_LOCAL)
     keys.assume({"head_dim": 64, "rope_theta": 150_000.0, "sliding_window": 128})
     keys.neutral({"is_causal": (True, None), "use_bidirectional_attention": (False, None)})
-    if not keys.has("rope_scaling"):
-        keys.assume({"rope_parameters": _GPT_OSS_ROPE})
+    keys.assume_rope(_GPT_OSS_ROPE)
     keys.ignore("initial_context_length")
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, True)
     clamp = Clamp(

@@ -45,7 +45,7 @@ def read_smollm3(keys: ShapeKeys) -> ModelShape:
     window = keys.optional_size("sliding_window")
     used = window if keys.read("use_sliding_window", bool, False) else None
     full = keys.read_causal(sizes)
-    narrow = full.narrowed(used, sizes.max_position)
+    narrow = full.narrowed(window, sizes.max_position)
     kinds = keys.read_layers(full, narrow, [used is None or own != 0 for own in rotates])
     layers = [kind if own else _unrotated(kind) for kind, own in zip(kinds, rotates, strict=True)]
     return decoder_shape(keys, sizes, layers, tied=True, **keys.read_biases())

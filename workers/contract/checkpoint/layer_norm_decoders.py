@@ -162,7 +162,7 @@ PHI_NAMES = (
 
 def read_gpt_neox(keys: ShapeKeys) -> ModelShape:
     keys.spell({"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"})
-    keys.assume({"rotary_pct": 0.25})
+    keys.assume({"rotary_pct": 0.25, "rotary_emb_base": 10_000.0})
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, True)
     return _shape(
         keys,

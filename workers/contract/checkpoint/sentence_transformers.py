@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 from msgspec import Meta
 
-from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Neutral, Refuse, each
+from workers.contract.checkpoint.config_keys import MOST_WIDTH, ConfigKeys, Refuse, each
 from workers.contract.checkpoint.folder_files import decoded, optional
 from workers.contract.config import Task
 from workers.contract.model_config import (
@@ -34,15 +34,10 @@ from workers.contract.reranking import RerankConfig
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
 
-_TRANSFORMER_FILES = (
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-)
+_TRANSFORMER_FILES = [
+    f"sentence_{kind}_config.json"
+    for kind in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()
+]
 """Names of the first module's settings. The library takes the first that says anything."""
 
 
@@ -63,7 +58,7 @@ class Module(msgspec.Struct):
 
 
 class TransformerFile(msgspec.Struct):
-    max_seq_length: int | None = None
+    max_seq_length: Annotated[int, Meta(ge=0)] | None = None
     do_lower_case: bool = False
 
 
@@ -113,18 +108,6 @@ def read_model_file(folder: Path) -> ModelFile:
 def module_of(modules: Sequence[Module], kind: str) -> Module | None:
     return next((module for module in modules if module.kind == kind), None)
 
-
-_OF_VECTORS: Neutral = {
-    "module_input_name": ("sentence_embedding",),
-    "module_output_name": ("sentence_embedding", None),
-    "use_residual": (False,),
-}
-
-_OF_TOKENS: Neutral = {
-    "module_input_name": ("token_embeddings",),
-    "module_output_name": ("token_embeddings", None),
-    "use_residual": (False,),
-}
 
 _MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 """In the order in which the library puts their vectors side by side."""
@@ -198,6 +181,8 @@ def read_vector_modules(
     kinds = [module.kind for module in modules]
     start = kinds.index(behind_module) + 1 if behind_module in kinds else len(kinds)
     behind, size, read = modules[start:], pooled_size, list[VectorModule]()
+    name = "sentence_embedding" if behind_module == "Pooling" else "token_embeddings"
+    names = {"module_input_name": (name,), "module_output_name": (name, None)}
     weighted = Counter(module.path for module in behind if module.kind in ("Dense", "LayerNorm"))
     for path, times in weighted.items():
         if times > 1:
@@ -206,7 +191,7 @@ def read_vector_modules(
             )
     for module in behind:
         keys = ConfigKeys.of_file(folder, module.config_file)
-        keys.neutral(_OF_VECTORS if behind_module == "Pooling" else _OF_TOKENS)
+        keys.neutral({**names, "use_residual": (False,)})
         match module.kind:
             case "Dense":
                 dense = _dense(keys, module.path, size)
@@ -373,12 +358,16 @@ def _check_transformer_file(
         arguments = keys.read(key, dict[str, Any], {})
         others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
         ConfigKeys(folder / name, arguments).neutral(others)
+    keys.ignore("do_lower_case", "max_seq_length", "modality_config", "processing_kwargs")
+    keys.ignore("unpad_inputs")
+    keys.check_all_read(lambda _: False, "this module")
 
 
 def _check_model_file(folder: Path, conventions: _Conventions) -> None:
     keys = ConfigKeys.of_file(folder, MODEL_FILE)
     keys.neutral(
         {"model_type": (conventions.library_class,), **each("truncate_dim max_active_dims", None)}
+        | each("attend_to_mask_tokens query_expansion")  # later spellings of PyLate's keys
     )
     scores = conventions.pooling is None and not conventions.templated
     if scores and (prompt := read_model_file(folder).default_prompt):

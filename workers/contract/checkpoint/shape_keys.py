@@ -30,6 +30,7 @@ from workers.contract.model_config import (
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 """The types of layers in `layer_types`."""
+_ROPES = "rope_scaling", "rope_parameters"
 
 
 def default_sizes(*sizes: int, **others: Any) -> dict[str, Any]:
@@ -110,9 +111,13 @@ class ShapeKeys(ConfigKeys):
 
     def nested_rope(self) -> Self:
         """The object in which `config.json` describes the embedding. Empty if it has none."""
-        names = ("rope_scaling", "rope_parameters")
-        given = [name for name in names if self.optional(name, dict[str, Any])]
-        return self.nested(given[0] if given else names[1])
+        given = [name for name in _ROPES if self.optional(name, dict[str, Any])]
+        return self.nested(given[0] if given else _ROPES[1])
+
+    def assume_rope(self, usual: dict[str, Any]) -> None:
+        """Describe the embedding as is `usual`, where the file does not, or says null."""
+        if not any(map(self.values.get, _ROPES)):
+            self._values = {**self._values, _ROPES[1]: usual}
 
     def read_own_rope(
         self, theta: float, original: int | None, max_position: int, fraction: float | None = None

@@ -60,7 +60,12 @@ def read_qwen2_vl(keys: ShapeKeys) -> ModelShape:
 
 
 def read_qwen3_vl(keys: ShapeKeys) -> ModelShape:
-    return _read_text(keys, read_qwen3, _QWEN3_VL, _QWEN_KEYS)
+    return _read_text(keys, _read_qwen3_vl_text, _QWEN3_VL, _QWEN_KEYS)
+
+
+def _read_qwen3_vl_text(keys: ShapeKeys) -> ModelShape:
+    keys.neutral({"use_sliding_window": (False, None)})  # transformers reads no window
+    return read_qwen3(keys)
 
 
 def read_qwen3_vl_moe(keys: ShapeKeys) -> ModelShape:

@@ -67,6 +67,7 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {},
     "Gemma3ForCausalLM": {},
     "SmolLM3ForCausalLM": {"use_sliding_window": True, "no_rope_layers": [1, 0]},
+    "SmolLM3Model": {"layer_types": ["sliding_attention", "full_attention"]},
     "Olmo3ForCausalLM": {},
     "Exaone4ForCausalLM": {},
 }

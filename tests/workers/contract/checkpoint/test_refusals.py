@@ -38,6 +38,7 @@ BASES: dict[str, Keys] = {
     "deberta": PUBLISHED["mixedbread-ai/mxbai-rerank-base-v1"],
     "jina": WITH_OWN_CODE["jinaai/jina-embeddings-v2-base-en"],
     **PUBLISHED,
+    "neox": {"architectures": ["GPTNeoXForCausalLM"], **SIZES},
     "wrapper": {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}},
     **{name: written(name) for name in BERTS},
     **PUBLISHED,
@@ -59,6 +60,8 @@ OF_BERT: list[Keys] = [
     {"position_embedding_type": "rotary"},
     {"is_decoder": True},
     {"add_cross_attention": True},
+    {"head_dim": 32},
+    {"num_key_value_heads": 4},
 ]
 OF_LLAMA: list[Refused] = [
     ("llama", {"is_causal": False}, "cannot generate"),
@@ -73,6 +76,7 @@ OF_LLAMA: list[Refused] = [
     ("llama", {"architectures": ["LlamaBidirectionalModel"], "odd": 1}, "odd 1 is not known"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor "),
     ("llama", {"logit_scale": 0.1}, "logit_scale "),
+    ("llama", {"rms_norm_eps": -1}, "Expected `float` >= 0.0 - at `$.family.norm_eps`"),
     ("llama", {"llama_4_scaling": {"beta": 0.1}}, "llama_4_scaling "),
     ("small", {"num_attention_heads": 5}, "hidden_size 32 is not divisible by 5 attention heads"),
     (
@@ -94,6 +98,13 @@ OF_ROPE: list[tuple[Keys, str]] = [
     (LLAMA3 | {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
     (YARN | {"short_factor": FACTORS}, "rope_parameters.short_factor "),
     (LONGROPE | {"long_factor": [1.0] * 63}, "63 factors do not fit 64 pairs"),
+    ({"rope_theta": 0}, "Expected `float` > 1.0 - at `$.attention[0].rope.theta`"),
+    ({"rope_type": "linear", "factor": -1}, "rope.scaling.factor`"),
+    (YARN | {"factor": 0}, "rope.scaling.factor`"),
+    (YARN | {"rope_theta": 1}, "rope.theta`"),
+    (YARN | {"beta_slow": -1}, "rope.scaling.beta_slow`"),
+    (LONGROPE | {"long_factor": [0.0] * 64}, "rope.scaling.long_factors[0]`"),
+    (LLAMA3 | {"high_freq_factor": 1.0}, "low_freq_factor is not less than high_freq_factor"),
 ]
 NEEDED_OF_ROPE = [
     *((LLAMA3, key) for key in ("factor", "low_freq_factor", "high_freq_factor")),
@@ -114,6 +125,7 @@ OF_NOMIC: list[Refused] = [
     ("nomic", {"prenorm": True}, "prenorm true"),
     ("nomic", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction 0.5"),
     ("nomic", {"qkv_proj_bias": True}, "qkv_proj_bias true"),
+    ("nomic", {"head_dim": 32}, "head_dim 32 is not supported"),
 ]
 OF_ENCODERS: list[Refused] = [
     ("electra", {"embedding_size": 0}, "embedding_size 0 is less than 1"),
@@ -199,6 +211,7 @@ OF_LATER_DECODERS: list[Refused] = [
     ("bigcode/starcoder2-3b", {"use_bias": 1}, "use_bias is not valid"),
     ("microsoft/phi-2", {"qk_layernorm": True}, "qk_layernorm true is not supported"),
     ("EleutherAI/pythia-160m", {"rotary_pct": 0.27}, "17 of 64"),
+    ("neox", {"rope_theta": 500.0}, "rotary_emb_base 10000.0 and rope_theta 500.0 differ"),
     ("EleutherAI/pythia-160m", {"use_parallel_residual": "no"}, "use_parallel_residual is not"),
     (_GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx true is"),
     (_GPT2, {"n_inner": 0}, "n_inner 0 is less than 1"),
@@ -253,6 +266,10 @@ OF_WRAPPERS: list[Refused] = [
     (_QWEN3, {"odd": 3}, "text_config.odd 3 is not known"),
     (_QWEN3, {"num_hidden_layers": 0}, "text_config.num_hidden_layers 0 is less than 1"),
     (_QWEN3, {"rope_scaling": {"mrope_interleaved": 1}}, "rope_scaling.mrope_interleaved"),
+    *(
+        (name, {"use_sliding_window": True}, "text_config.use_sliding_window true is not supported")
+        for name in (_QWEN3, "Qwen/Qwen3-VL-30B-A3B-Instruct")
+    ),
     (_DEVSTRAL, {"model_type": "mistral4"}, "'mistral4' is not supported (one of mistral, minist"),
     (_DEVSTRAL, {"sliding_window": 0}, "text_config.sliding_window 0 is less than 1"),
     *(

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.workers.contract.checkpoint.config_files import LLAMA3, LONGROPE, YARN, read, written
+from tests.workers.contract.checkpoint.config_files import (
+    LLAMA3,
+    LONGROPE,
+    SIZES,
+    YARN,
+    read,
+    written,
+)
 from workers.contract.model_config import (
     DynamicScaling,
     LinearScaling,
@@ -50,6 +57,15 @@ def test_where_the_original_length_is(tmp_path: Path, scaling: Any, kind: Any) -
     assert original(rope_parameters=without) == POSITIONS
     assert original(rope_parameters=without | {key: 512}) == 512
     assert original(rope_parameters=without | {key: 512}, **{key: 256}) == 256
+
+
+@pytest.mark.parametrize("architecture", ["Ministral3ForCausalLM", "GptOssForCausalLM"])
+def test_null_is_the_familys_own_scaling(tmp_path: Path, architecture: str) -> None:
+    config = SIZES | {"architectures": [architecture]}
+    own = read(tmp_path, config)
+    assert own == read(tmp_path, config | {"rope_parameters": None})
+    assert own.attention[0].rope is not None
+    assert isinstance(own.attention[0].rope.scaling, YarnScaling)
 
 
 @pytest.mark.parametrize(

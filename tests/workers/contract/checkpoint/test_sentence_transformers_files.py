@@ -170,9 +170,12 @@ OF_THE_MODEL: list[tuple[str, dict[str, Any]]] = [
     ("sentence_bert_config.json", {"document_length": 32}),
     ("sentence_bert_config.json", {"query_expansion": {"length": 32}}),
     ("sentence_bert_config.json", {"tokenizer_name_or_path": "bert-base-cased"}),
+    ("sentence_bert_config.json", {"odd": 1}),
     ("config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"}),
     ("config_sentence_transformers.json", {"truncate_dim": 8}),
     ("config_sentence_transformers.json", {"max_active_dims": 8}),
+    ("config_sentence_transformers.json", {"query_expansion": None}),
+    ("config_sentence_transformers.json", {"attend_to_mask_tokens": True}),
 ]
 
 
@@ -188,6 +191,7 @@ def named_in(file: str, values: dict[str, Any]) -> str:
     [
         *((f"{module}/config.json", values, named) for module, values, named in OF_MODULES),
         *((file, values, named_in(file, values)) for file, values in OF_THE_MODEL),
+        ("sentence_bert_config.json", {"max_seq_length": -1}, "`int` >= 0 - at .*max_seq_length"),
     ],
 )
 def test_what_a_file_says_and_is_not_obeyed(
