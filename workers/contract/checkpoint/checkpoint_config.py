@@ -250,11 +250,14 @@ def own_models(keys: ConfigKeys) -> tuple[str, ...]:
 
 
 def _check_servable(keys: ConfigKeys, family: Family, task: Task) -> None:
-    """Refuse checkpoints that no family serves: unknown code, and adapters."""
+    """Refuse checkpoints that no family serves: unknown code, adapters, scores of no kind."""
     _check_own_code(keys, family, task)
     if file := find_file(keys.file.parent, ADAPTER_FILE):
         reason = "adapters are not supported; merge it into the weights"
         keys.refuse(ModelConfigError(f"{file}: {reason}"))
+    several = task == "classify" and len(_read_labels(keys)) > 1
+    if several and keys.values.get("problem_type") == "regression":
+        keys.refuse_key("problem_type", "regression of several labels is not supported")
 
 
 def _check_own_code(keys: ConfigKeys, family: Family, task: Task) -> None:

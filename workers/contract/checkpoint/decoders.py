@@ -112,9 +112,9 @@ def _qwen_layers(keys: ShapeKeys, sizes: Sizes) -> list[AttentionKind]:
     window = keys.read_window(everything)
     # Published checkpoints declare a window that they do not use.
     used = window if keys.read("use_sliding_window", bool, False) else None
-    narrow = everything.narrowed(used, sizes.max_position)
+    narrow = everything.narrowed(used, sizes.max_position) if used else None
     without = keys.read("max_window_layers", int, 28)
-    usual = [layer < without for layer in range(sizes.num_layers)]
+    usual = [used is None or layer < without for layer in range(sizes.num_layers)]
     return keys.read_layers(everything, narrow, usual)
 
 

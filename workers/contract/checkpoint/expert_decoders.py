@@ -17,7 +17,7 @@ import msgspec
 
 from workers.contract.checkpoint.config_keys import MOST_WIDTH, each
 from workers.contract.checkpoint.decoders import decoder_shape, read_phi_rope
-from workers.contract.checkpoint.later_decoders import granite_shape
+from workers.contract.checkpoint.later_decoders import read_granite
 from workers.contract.checkpoint.shape_keys import ShapeKeys
 from workers.contract.experts import Clamp, ExpertsConfig
 from workers.contract.model_config import AttentionKind, LayerNormDecoderConfig, ModelShape, Sizes
@@ -57,11 +57,11 @@ def _dense_layers(keys: ShapeKeys, sizes: Sizes) -> tuple[int, ...]:
     return tuple(i for i in range(sizes.num_layers) if i in named or (i + 1) % step)
 
 
-def _windowed(keys: ShapeKeys, sizes: Sizes, full: AttentionKind) -> AttentionKind:
+def _windowed(keys: ShapeKeys, sizes: Sizes, full: AttentionKind) -> AttentionKind | None:
     """The kind with Qwen's window, if that is used."""
     keys.ignore("sliding_window")
     if not keys.read("use_sliding_window", bool, False):
-        return full
+        return None
     keys.assume({"sliding_window": 4096})
     return full.narrowed(keys.optional_size("sliding_window"), sizes.max_position)
 
@@ -78,8 +78,9 @@ def read_qwen2_moe(keys: ShapeKeys) -> ModelShape:
         shared_gate=True,
     )
     full, windowed = keys.read_causal(sizes), keys.read("max_window_layers", int, 28)
-    usual = [i % 2 == 1 or i >= windowed for i in range(sizes.num_layers)]
-    layers = keys.read_layers(full, _windowed(keys, sizes, full), usual)
+    narrow = _windowed(keys, sizes, full)
+    usual = [narrow is None or i % 2 == 1 or i >= windowed for i in range(sizes.num_layers)]
+    layers = keys.read_layers(full, narrow, usual)
     bias = keys.read("qkv_bias", bool, True)
     return decoder_shape(keys, sizes, layers, qkv_bias=bias, experts=experts)
 
@@ -103,7 +104,8 @@ def _qwen3_moe(keys: ShapeKeys, usual: tuple[int, int, int], **own: Any) -> Mode
     keys.ignore("max_window_layers")
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, False)
     experts = _read_experts(keys, *usual, dense_layers=_dense_layers(keys, sizes), **own)
-    layers = [_windowed(keys, sizes, keys.read_causal(sizes))] * sizes.num_layers
+    full = keys.read_causal(sizes)
+    layers = [_windowed(keys, sizes, full) or full] * sizes.num_layers
     biases = {"qkv_bias": bias, "output_bias": bias}
     return decoder_shape(keys, sizes, layers, qk_norm="head", experts=experts, **biases)
 
@@ -181,7 +183,7 @@ def read_granitemoe(keys: ShapeKeys) -> ModelShape:
     keys.spell(_LOCAL)
     shared = keys.size("shared_intermediate_size", MOST_WIDTH, least=0, default=0)
     experts = _read_experts(keys, 8, 2, scoring="chosen", shared_size=shared)
-    return granite_shape(keys, fused_gate_up=True, experts=experts)
+    return read_granite(keys, fused_gate_up=True, experts=experts)
 
 
 _SHARED = (r"\.shared_experts\.", ".shared_expert.")
@@ -290,7 +292,6 @@ _GPT_OSS_ROPE = {
 def read_gpt_oss(keys: ShapeKeys) -> ModelShape:
     keys.spell(_LOCAL)
     keys.assume({"head_dim": 64, "rope_theta": 150_000.0, "sliding_window": 128})
-    keys.neutral({"is_causal": (True, None), "use_bidirectional_attention": (False, None)})
     keys.assume_rope(_GPT_OSS_ROPE)
     keys.ignore("initial_context_length")
     sizes, bias = keys.read_sizes(), keys.read("attention_bias", bool, True)

@@ -55,11 +55,7 @@ def _unrotated(kind: AttentionKind) -> AttentionKind:
     return msgspec.structs.replace(kind, rope=None)
 
 
-def read_granite(keys: ShapeKeys) -> ModelShape:
-    return granite_shape(keys)
-
-
-def granite_shape(keys: ShapeKeys, **own: Any) -> ModelShape:
+def read_granite(keys: ShapeKeys, **own: Any) -> ModelShape:
     """A Granite, with more fields of its DecoderConfig.
 
     With all hidden states divided by the blocks' multiplier no block needs it: norms are the
@@ -283,7 +279,6 @@ BAICHUAN_NAMES = ((r"\.self_attn\.W_pack\.", ".self_attn.qkv_proj."),)
 
 def read_internlm2(keys: ShapeKeys) -> ModelShape:
     """Obeys the checkpoints' own code, of which transformers has no class."""
-    keys.ignore("attn_implementation")
     sizes, bias = keys.read_sizes(), keys.read("bias", bool, True)
     layers = keys.read_same_layers(sizes, keys.read_causal(sizes))
     return decoder_shape(keys, sizes, layers, qkv_bias=bias, output_bias=bias, fused_qkv="groups")

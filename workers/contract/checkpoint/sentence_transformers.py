@@ -358,8 +358,8 @@ def _check_transformer_file(
         arguments = keys.read(key, dict[str, Any], {})
         others = {name: (None,) for name in arguments if name not in _HARMLESS_ARGUMENTS}
         ConfigKeys(folder / name, arguments).neutral(others)
-    keys.ignore("do_lower_case", "max_seq_length", "modality_config", "processing_kwargs")
-    keys.ignore("unpad_inputs")
+    others = "do_lower_case max_seq_length modality_config processing_kwargs unpad_inputs"
+    keys.ignore(*others.split())
     keys.check_all_read(lambda _: False, "this module")
 
 

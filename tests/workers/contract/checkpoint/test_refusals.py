@@ -38,6 +38,8 @@ BASES: dict[str, Keys] = {
     "deberta": PUBLISHED["mixedbread-ai/mxbai-rerank-base-v1"],
     "jina": WITH_OWN_CODE["jinaai/jina-embeddings-v2-base-en"],
     **PUBLISHED,
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], **SIZES},
+    "qwen2_moe": {"architectures": ["Qwen2MoeForCausalLM"], **SIZES},
     "neox": {"architectures": ["GPTNeoXForCausalLM"], **SIZES},
     "wrapper": {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}},
     **{name: written(name) for name in BERTS},
@@ -126,6 +128,11 @@ OF_NOMIC: list[Refused] = [
     ("nomic", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction 0.5"),
     ("nomic", {"qkv_proj_bias": True}, "qkv_proj_bias true"),
     ("nomic", {"head_dim": 32}, "head_dim 32 is not supported"),
+    (BERTS[2], {"problem_type": "regression"}, "problem_type regression of several labels is not"),
+    *(
+        (name, {"layer_types": ["sliding_attention"] * 2}, "layer_types has 'sliding_attention'")
+        for name in ("qwen2", "qwen2_moe")
+    ),
 ]
 OF_ENCODERS: list[Refused] = [
     ("electra", {"embedding_size": 0}, "embedding_size 0 is less than 1"),
