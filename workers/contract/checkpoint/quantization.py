@@ -192,7 +192,7 @@ def _fp8(keys: ConfigKeys) -> Quantization:
         weights="block" if blocks else "tensor",
         activations=keys.choice("activation_scheme", schemes, "dynamic"),
         scale_names=_TRANSFORMERS_SCALES if keys.has("weight_block_size") else _USUAL_SCALES,
-        ignored=(*_parts(parts), *_names(whole)),
+        ignored=(*_parts([*parts, *whole]), *_names(whole)),
         kv_cache_fp8=keys.values.get("kv_cache_scheme") is not None,
     )
 
