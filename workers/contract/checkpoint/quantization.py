@@ -35,7 +35,7 @@ def read_quantization(keys: ConfigKeys) -> Quantization | None:
     found: list[Quantization | None] = []
     for key in _KEYS:
         own = keys.read(key, dict[str, Any], {})
-        # ModelOpt's of early 2025 name no method.
+        # The first versions of ModelOpt name no method.
         if not (method := own.get("quant_method") or ("quant_algo" in own and "modelopt")):
             continue
         del others[key]
