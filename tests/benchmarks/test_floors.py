@@ -81,6 +81,16 @@ def test_a_step_reads_the_experts_that_its_rows_touch(
     assert seconds[1] - seconds[0] == pytest.approx(want, rel=0.002)
 
 
+def test_experts_that_were_counted_are_read_in_place_of_those_of_an_even_choice(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[QWEN]))
+    model = read_model_config(tmp_path)
+    case = GenerationCase(name="few", count=16, own=1, outputs=1)
+    saved = floor_seconds(case, model) - floor_seconds(case, model, touched=72.42)
+    assert saved == pytest.approx(10 * EXPERT[QWEN] * 2 / 4.27e12, rel=0.002)
+
+
 def test_a_prompt_is_multiplied_by_the_experts_of_a_token(tmp_path: Path) -> None:
     """Two of Mixtral's eight, and not by the LM head; attention and cached keys are 0.2 percent."""
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED[MIXTRAL]))

@@ -78,7 +78,7 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _any_match(patterns: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    return any(pattern.match(name) for pattern in _compiled(patterns) for name in names)
+    return any(pattern.match(name) for name in {*names} for pattern in _compiled(patterns))
 
 
 @lru_cache

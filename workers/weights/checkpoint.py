@@ -22,8 +22,8 @@ from workers.weights.stacked import Cut, cuts
 _ZIP = b"PK\x03\x04"
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INPUT_SCALES = (".input_scale", ".activation_scale")
-SCALES = (".weight_scale", ".weight_scale_inv", *INPUT_SCALES)
-"""Ends of the names of FP8's scales."""
+SCALES = (".weight_scale", ".weight_scale_inv", ".weight_scales", *INPUT_SCALES)
+"""Ends of the names of scales, of which the plural is MXFP4's."""
 _CAUSE = re.compile(r"WeightsUnpickler error: (.+)")
 
 
@@ -150,8 +150,10 @@ class Checkpoint:
     def check_copies(self, copies: Mapping[str, str]) -> None:
         """Raise CheckpointError if a copy differs from its original: either may be meant. `copies`
         maps a copy's canonical name to its original's."""
-        for copy, original in copies.items():
-            if copy in self._locations and not self._get(copy).equal(self._get(original)):
+        for copy in copies.keys() & self._locations.keys():
+            own = self._get(original := copies[copy])
+            # As of one type: torch compares no FP8 with another.
+            if not self._get(copy).to(own.dtype).equal(own):
                 raise CheckpointError(
                     f"{self._folder}: config.json ties {copy} to {original}, but the two differ"
                 )
@@ -182,14 +184,15 @@ class Checkpoint:
                 for name, stored_name in names:
                     stored, target = tensors.get(stored_name), targets[name]
                     scales, cut = name.endswith(SCALES), self._cuts.get(name)
-                    if scales and stored.shape == (*target.shape, 1):
+                    dims = target.dim() + (cut is not None)
+                    while scales and stored.dim() > dims and stored.shape[-1] == 1:
                         stored = stored.squeeze(-1)
                     if name.endswith(CORRECTION) and stored.shape == (1, *target.shape):
                         stored = stored.squeeze(0)
                     _check_fit(file, stored_name, stored, target, rows.get(name), cut)
                     stored = stored if cut is None else cut.of(stored, target.shape)
                     if scales:
-                        _check_scale(file, stored_name, stored)
+                        _check_scale(file, stored_name, stored.to(target.dtype))
                     yield name, stored
 
     def _names_of_single_file(self) -> dict[str, Path]:
@@ -237,20 +240,20 @@ def _check_fit(
         raise CheckpointError(
             f"{name} in {file} has shape {list(stored.shape)}, the model needs {shape}"
         )
-    known = (target.dtype,) if target.dtype in (FP8, torch.uint8) else _FLOATS
-    if stored.dtype not in known:
+    said = {FP8: "FP8", torch.uint8: "MXFP4, in bytes"}.get(target.dtype)
+    if stored.dtype not in ((target.dtype,) if said else _FLOATS):
         reason = "which is not supported"
-        if target.dtype == torch.uint8:
-            reason = "and the model's quantization says MXFP4, in bytes"
-        if target.dtype == FP8:
-            reason = "and the model's quantization says FP8"
+        if said:
+            reason = f"and the model's quantization says {said}"
         elif stored.dtype == FP8:
             reason = "which is served only for linear layers that the model's quantization names"
         raise CheckpointError(f"{name} in {file} is {stored.dtype}, {reason}")
 
 
 def _check_scale(file: Path, name: str, scale: torch.Tensor) -> None:
-    usable = (scale > 0) & scale.isfinite()
+    """Raise CheckpointError for what is no scale, such as the byte that is NaN in MXFP4."""
+    in_bytes = scale.dtype == torch.uint8
+    usable = scale < 255 if in_bytes else (scale > 0) & scale.isfinite()
     if not usable.all():
-        wrong = scale[~usable].flatten()[0].item()
+        wrong = "nan" if in_bytes else scale[~usable].flatten()[0].item()
         raise CheckpointError(f"{name} in {file} holds {wrong}: a scale is a number above 0")

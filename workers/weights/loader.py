@@ -163,10 +163,10 @@ def fill_randomly(weights: Mapping[str, torch.Tensor]) -> None:
         random = torch.Generator(device=weight.device)
         random.manual_seed(int.from_bytes(digest, "little") >> 1)
         deviation = _DUMMY_GAIN * (weight.shape[-1] if weight.dim() else 1) ** -0.5
-        if name.endswith(SCALES):
-            weight.fill_(_DUMMY_INPUT_SCALE if name.endswith(INPUT_SCALES) else _DUMMY_SCALE)
-        elif weight.dtype == torch.uint8:
+        if weight.dtype == torch.uint8:
             _fill_mxfp4(name, weight, random)
+        elif name.endswith(SCALES):
+            weight.fill_(_DUMMY_INPUT_SCALE if name.endswith(INPUT_SCALES) else _DUMMY_SCALE)
         elif name.endswith(CORRECTION):
             weight.zero_()  # else it would choose for all tokens alike
         elif weight.dtype == FP8:
@@ -205,7 +205,8 @@ def faults(config: ExecutionConfig) -> Iterator[str]:
             yield str(error)
             continue
         names = partial(check_names, config, checkpoint)
-        for check in (names, partial(checkpoint.check_fit, weights, whole.rows())):
+        copies = partial(checkpoint.check_copies, whole.copies())
+        for check in (names, copies, partial(checkpoint.check_fit, weights, whole.rows())):
             try:
                 check()
             except CheckpointError as error:

@@ -7,17 +7,16 @@ import torch
 
 from workers.contract.experts import ExpertsConfig, Stacking
 
-_STACK = re.compile(
-    r"(.*\.experts)\.(gate_up|down)_proj(|\.weight|_bias|_blocks|_scales|_scale_inv)"
-)
 _KINDS = {
     "": "weight",
     ".weight": "weight",
     "_scale_inv": "weight_scale_inv",
+    "_activation_scale": "activation_scale",
     "_bias": "bias",
     "_blocks": "weight_blocks",
     "_scales": "weight_scales",
 }
+_STACK = re.compile(rf"(.*\.experts)\.(gate_up|down)_proj({'|'.join(map(re.escape, _KINDS))})")
 _PACKED, _BLOCK_BYTES = ("_blocks", "_scales"), 16
 """Kinds of MXFP4, which are by outputs, and the bytes of a block's numbers."""
 
@@ -35,8 +34,9 @@ class Cut:
 
     def whole(self, part: torch.Size, stored: torch.Size) -> list[int]:
         """The shape that the tensor of shape `stored` needs, by that of the part."""
-        rows, *inputs = part
-        shape = [rows if self.half is None else 2 * rows, *inputs]
+        shape = [*part]
+        if shape and self.half is not None:
+            shape[0] *= 2
         if self.kind == "_blocks":
             shape[-1:] = [shape[-1] // _BLOCK_BYTES, _BLOCK_BYTES]
         return [self.count, *(shape if self._by_outputs(part, stored) else shape[::-1])]
@@ -46,13 +46,13 @@ class Cut:
         own = whole[self.expert]
         if len(part) > 1:
             own = own.flatten(1) if self._by_outputs(part, whole.shape) else own.t()
-        if self.half is None:
+        if self.half is None or not part:  # gate and up may have one scale
             return own
         return own[self.half :: 2] if self.stacking == "pairs" else own.chunk(2)[self.half]
 
     def _by_outputs(self, part: torch.Size, stored: torch.Size) -> bool:
         """As transformers sees it, where the shape decides."""
-        if self.kind in _PACKED or self.stacking != "either":
+        if len(part) < 2 or self.kind in _PACKED or self.stacking != "either":
             return self.kind in _PACKED or self.stacking == "outputs"
         return stored[1:2] == (part[0] * (1 if self.half is None else 2),)
 

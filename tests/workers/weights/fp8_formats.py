@@ -32,7 +32,7 @@ class Fp8Format:
     modelopt    `quantization` in hf_quant_config.json, if any
     ignore      the key with the layers that stay as they are: "name" for whole names
     scales      "tensor", "channel" or "block"
-    column      scales have one more dimension of size 1
+    ones        how many more dimensions, of size 1, scales have
     others      tensors beside the model's, which nothing reads
     """
 
@@ -42,7 +42,7 @@ class Fp8Format:
     scales: str
     scale_name: str = "weight_scale"
     input_name: str | None = None
-    column: bool = False
+    ones: int = 0
     scale_dtype: torch.dtype = torch.float32
     others: tuple[str, ...] = ()
 
@@ -109,7 +109,7 @@ FORMATS: dict[str, Fp8Format] = {
         config=compressed(_STATIC, _STATIC, kv_cache_scheme=_STATIC),
         ignore="ignore",
         scales="tensor",
-        column=True,
+        ones=1,
         scale_dtype=torch.bfloat16,
         input_name="input_scale",
         others=_KV_SCALES,
@@ -121,7 +121,7 @@ FORMATS: dict[str, Fp8Format] = {
         config=compressed(arguments("channel"), _TOKEN, format="naive-quantized"),
         ignore="ignore",
         scales="channel",
-        column=True,
+        ones=1,
     ),
     "compressed_block": Fp8Format(
         config=compressed(_BLOCKS, _GROUPS), ignore="ignore", scales="block"
@@ -146,6 +146,7 @@ FORMATS: dict[str, Fp8Format] = {
         },
         ignore="modules_to_not_convert",
         scales="tensor",
+        ones=2,
         scale_name="weight_scale_inv",
         input_name="activation_scale",
     ),
@@ -153,7 +154,7 @@ FORMATS: dict[str, Fp8Format] = {
         config={"activation_scheme": "static", "kv_cache_scheme": "static", "quant_method": "fp8"},
         ignore="ignored_layers",
         scales="tensor",
-        column=True,
+        ones=1,
         input_name="input_scale",
         others=_KV_SCALES,
     ),
@@ -166,7 +167,7 @@ FORMATS: dict[str, Fp8Format] = {
         config={"activation_scale_ub": 1200.0, "quant_method": "fbgemm_fp8"},
         ignore="modules_to_not_convert",
         scales="channel",
-        column=True,
+        ones=1,
     ),
     "modelopt": Fp8Format(
         modelopt=_MODELOPT | {"kv_cache_quant_algo": "FP8"},
@@ -209,7 +210,7 @@ def quantise(folder: Path, model: Any, layout: Fp8Format, *, ignored: tuple[str,
         whole = _whole(scales, weight)
         values = (weight / whole).clamp(-448, 448).to(FP8)
         tensors[name] = values
-        stored = scales.unsqueeze(-1) if layout.column else scales
+        stored = scales.view([*scales.shape, *[1] * layout.ones])
         tensors[f"{layer}.{layout.scale_name}"] = stored.to(layout.scale_dtype)
         if layout.input_name:
             tensors[f"{layer}.{layout.input_name}"] = 0.01 + torch.rand((), generator=drawn)

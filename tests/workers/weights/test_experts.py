@@ -215,6 +215,27 @@ def test_stacked_experts_in_fp8_compute_as_their_numbers(
     check_experts(tmp_path, wide)
 
 
+def test_one_scale_for_an_expert_of_a_stack(qwen: Path, tmp_path: Path) -> None:
+    """As transformers writes scales of whole tensors. Gate and up have one."""
+    drawn = {"gate_up": 0.001 + torch.rand(8) / 100, "down": 0.001 + torch.rand(8) / 100}
+    wide: Tensors = {}
+
+    def quantised(tensors: Tensors) -> Tensors:
+        for name in [name for name in tensors if ".experts." in name]:
+            layer, expert, part = name.removesuffix("_proj.weight").rsplit(".", 2)
+            stack = "down" if part == "down" else "gate_up"
+            scale = drawn[stack][int(expert)]
+            tensors[name] = (tensors[name] / scale).to(FP8)
+            wide[name] = tensors[name].float() * scale
+            tensors[f"{layer}.{stack}_proj_scale_inv"] = drawn[stack].view(8, 1, 1).clone()
+            tensors[f"{layer}.{stack}_proj_activation_scale"] = torch.ones(8)
+        return tensors
+
+    changed(qwen, tmp_path, quantised)
+    in_fp8(tmp_path, activation_scheme="static", weight_block_size=None)
+    check_experts(tmp_path, wide)
+
+
 class DummyStages(Stages):
     def _runner(self, config: WorkerConfig, backends: list[AttentionBackend]) -> DecodeRunner:
         config = with_execution(config, load_format="dummy")

@@ -243,6 +243,7 @@ def test_members_of_which_some_are_ignored(tmp_path: Path) -> None:
         (torch.tensor(-1.0), "{name} in {file} holds -1.0: a scale is a number above 0"),
         (torch.tensor(float("nan")), "{name} in {file} holds nan: a scale"),
         (torch.tensor(float("inf")), "{name} in {file} holds inf: a scale"),
+        (torch.tensor(1e-60, dtype=torch.float64), "{name} in {file} holds 0.0: a scale"),
         (torch.ones(2), "{name} in {file} has shape [2], the model needs []"),
         (torch.ones((), dtype=torch.uint8), "{name} in {file} is torch.uint8, which is not"),
     ],

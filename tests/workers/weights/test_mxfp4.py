@@ -20,6 +20,7 @@ from tests.workers.models.tiny_models import TinyModel, TinyModels
 from workers.contract.model_config import ModelConfigError
 from workers.kernels.linear.fused import Mxfp4Weight
 from workers.layers.mxfp4_method import dequantised
+from workers.weights.loader import faults
 
 QUANTIZATION = {
     "quant_method": "mxfp4",
@@ -103,6 +104,18 @@ def test_a_tensor_of_another_type_is_named(in_fp4: InFp4, tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(ModelConfigError, match=rf"{name} in .* says MXFP4, in bytes"):
         load_share(worker_config(tmp_path))
+
+
+def test_a_scale_that_is_nan_is_named(in_fp4: InFp4, tmp_path: Path) -> None:
+    folder, _ = in_fp4(TINY)
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.experts.down_proj_scales"
+    tensors[name][2, 5] = 255
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(ModelConfigError, match=rf"{name} in .* holds nan: a scale") as error:
+        load_share(worker_config(tmp_path))
+    assert [*faults(worker_config(tmp_path).execution)] == [str(error.value)]
 
 
 def test_inputs_that_are_no_whole_groups_are_refused(in_fp4: InFp4, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.workers.checkpoints import (
 )
 from workers.contract.config import Task
 from workers.weights.checkpoint import CheckpointError
+from workers.weights.loader import faults
 
 FILE = "model.safetensors"
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
@@ -104,7 +105,9 @@ def test_a_second_copy_of_a_tied_weight_must_be_one(
     weight = load_file(tmp_path / FILE)[original]
     add(tmp_path, **{copy: weight.clone()})
     load_share(config)
-    add(tmp_path, **{copy: weight + 1})
     expected = rf"config\.json ties {copy} to \S+, but the two differ"
-    with pytest.raises(CheckpointError, match=expected):
-        load_share(config)
+    for other in (weight + 1, weight[:-1], weight.to(torch.float8_e4m3fn)):
+        add(tmp_path, **{copy: other})
+        with pytest.raises(CheckpointError, match=expected) as error:
+            load_share(config)
+        assert [*faults(config.execution)] == [str(error.value)]

@@ -34,7 +34,9 @@ def read_quantization(keys: ConfigKeys) -> Quantization | None:
     folder, others = keys.file.parent, dict(NOT_SUPPORTED)
     found: list[Quantization | None] = []
     for key in _KEYS:
-        if not (method := keys.read(key, dict[str, Any], {}).get("quant_method")):
+        own = keys.read(key, dict[str, Any], {})
+        # The first versions of ModelOpt name no method.
+        if not (method := own.get("quant_method") or ("quant_algo" in own and "modelopt")):
             continue
         del others[key]
         if str(method) in _READERS:
@@ -147,10 +149,12 @@ def _activations(group: ConfigKeys) -> ActivationScales:
     return arguments.choice("strategy", dynamically if dynamic else {"tensor": "tensor"}, "tensor")
 
 
-def _kv_scheme(keys: ConfigKeys) -> bool:
-    """Whether keys and values are to be in FP8, as compressed-tensors says it."""
-    if keys.optional("kv_cache_scheme", dict[str, Any]) is None:
-        return False
+def _kv_scheme(keys: ConfigKeys, *words: str) -> bool:
+    """Whether keys and values are to be in FP8, as compressed-tensors says it or one of `words`."""
+    scheme = keys.values.get("kv_cache_scheme")
+    if scheme is None or isinstance(scheme, str):
+        keys.neutral({"kv_cache_scheme": (*words, None)})
+        return scheme is not None
     arguments = _arguments(keys, "kv_cache_scheme")
     arguments.neutral({"dynamic": (False,), "strategy": ("tensor", None)})
     arguments.neutral(each("block_structure group_size", None))
@@ -172,17 +176,11 @@ _TRANSFORMERS_SCALES = ("weight_scale_inv", "activation_scale")
 
 def _fp8(keys: ConfigKeys) -> Quantization:
     """As transformers writes it, or AutoFP8: that names no blocks, not even null."""
-    keys.neutral(
-        {
-            "fmt": ("e4m3", "float8_e4m3fn", None),
-            "scale_fmt": ("float", None),
-            "dequantize": (False, None),
-        }
-    )
+    keys.neutral({"fmt": ("e4m3", "float8_e4m3fn", None), "scale_fmt": ("float", None)})
+    keys.neutral({"dequantize": (False, None), "weight_block_size": ([BLOCK, BLOCK], None)})
     keys.neutral({"expert_dtype": ("fp8", None), "modules_to_convert": (None, [])})
-    keys.neutral({"weight_block_size": ([BLOCK, BLOCK], None)})
-    keys.neutral({"kv_cache_scheme": ("static", None)})
     blocks = keys.values.get("weight_block_size") is not None
+    keys.neutral({"weight_per_tensor": (not blocks, None), "act_per_tensor": (False, None)})
     dynamic: ActivationScales = "block" if blocks else "token"
     schemes: dict[str, ActivationScales] = {"dynamic": dynamic, "static": "tensor"}
     parts = keys.read("modules_to_not_convert", list[str], [])
@@ -192,8 +190,8 @@ def _fp8(keys: ConfigKeys) -> Quantization:
         weights="block" if blocks else "tensor",
         activations=keys.choice("activation_scheme", schemes, "dynamic"),
         scale_names=_TRANSFORMERS_SCALES if keys.has("weight_block_size") else _USUAL_SCALES,
-        ignored=(*_parts(parts), *_names(whole)),
-        kv_cache_fp8=keys.values.get("kv_cache_scheme") is not None,
+        ignored=(*_parts([*parts, *whole]), *_names(whole)),
+        kv_cache_fp8=_kv_scheme(keys, "static"),
     )
 
 
@@ -221,7 +219,6 @@ def _modelopt(keys: ConfigKeys) -> Quantization:
     as `quant_algo`."""
     keys.ignore("producer", "config_groups", "group_size")
     keys.neutral({"quant_algo": (*_MODELOPT, None), "kv_cache_quant_algo": ("FP8", None)})
-    declared = bool(keys.values.get("kv_cache_quant_algo"))
     algorithm = str(keys.values.get("quant_algo"))
     weights, activations = _MODELOPT.get(algorithm, _MODELOPT["FP8"])
     names = keys.read("exclude_modules", list[str], []) + keys.read("ignore", list[str], [])
@@ -231,7 +228,7 @@ def _modelopt(keys: ConfigKeys) -> Quantization:
         activations=activations,
         targets=("",) if algorithm in _MODELOPT else (),
         ignored=tuple(map(fnmatch.translate, names)),
-        kv_cache_fp8=_kv_scheme(keys) or declared,
+        kv_cache_fp8=_kv_scheme(keys, "FP8") or bool(keys.values.get("kv_cache_quant_algo")),
     )
 
 

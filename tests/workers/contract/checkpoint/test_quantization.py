@@ -67,6 +67,7 @@ def test_formats(tmp_path: Path, name: str, weights: str, activations: str, kv_c
         ("transformers_block", "model.layers.1", "model.layers.10.mlp.up_proj", "model.layers.1.a"),
         ("transformers_block", "up_proj", "model.layers.0.mlp.gate_proj", LAYER),
         ("transformers_block", "mlp.gate", "model.layers.0.mlp.gate_proj", "m.mlp.gate"),
+        ("autofp8_dynamic", "up_proj", "model.layers.0.mlp.gate_proj", LAYER),
         ("fbgemm", LAYER, "model.layers.1.mlp.up_proj", LAYER),
         ("modelopt", "model.layers.0*", "model.layers.1.mlp.up_proj", LAYER),
         ("modelopt", "*mlp*", "model.layers.0.self_attn.o_proj", LAYER),
@@ -153,11 +154,19 @@ GROUP = "quantization_config.config_groups.group_0"
         ),
         (quantised(quant_method="fp8", scale_fmt="ue8m0"), 'scale_fmt "ue8m0"'),
         (quantised(quant_method="fp8", modules_to_convert=["embed"]), "modules_to_convert "),
+        (
+            quantised(
+                quant_method="fp8", weight_block_size=[128, 128], weight_per_tensor=True
+            ),
+            "weight_per_tensor true",
+        ),
         (quantised(quant_method="fp8", bits=4), "quantization_config.bits 4 is not known"),
         (quantised(quant_method="fbgemm_fp8", activation_scale_ub=0), "activation_scale_ub 0 is"),
         (quantised(quant_method="fbgemm_fp8", activation_scale_ub="a"), "activation_scale_ub is"),
         (quantised(quant_method="modelopt", quant_algo="NVFP4"), 'quant_algo "NVFP4"'),
         (quantised(quant_method="modelopt", quant_algo="W4A8_AWQ"), 'quant_algo "W4A8_AWQ"'),
+        (quantised(quant_algo="NVFP4"), 'quantization_config.quant_algo "NVFP4" is not'),
+        (quantised(quant_algo="FP8", kv_cache_scheme="INT8"), '.kv_cache_scheme "INT8" is not'),
         (quantised(quant_method="awq"), "with the method 'awq' is not supported"),
         (quantised(quant_method=["fp8"]), "with the method ['fp8'] is not supported"),
         (quantised(load_in_8bit=True), 'quantization_config {"load_in_8bit":true} is not'),
@@ -175,6 +184,22 @@ def test_the_key_of_older_files_and_several_groups_of_one_scheme(tmp_path: Path)
     assert found is not None
     layers = ("model.layers.1.self_attn.q_proj", LAYER, f"{LAYER}s", "a.self_attn.o_proj")
     assert [found.keeps(layer) for layer in layers] == [True, True, False, False]
+
+
+def test_modelopt_names_no_method_in_its_first_versions(tmp_path: Path) -> None:
+    (tmp_path / "hf_quant_config.json").write_text(
+        json.dumps({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}})
+    )
+    found = read(tmp_path, quantised(quant_algo="FP8", kv_cache_scheme="FP8")).quantization
+    assert found is not None
+    assert (found.method, found.activations, found.kv_cache_fp8) == ("modelopt", "tensor", True)
+
+
+def test_what_qwen_says_beside_its_blocks(tmp_path: Path) -> None:
+    own = {"weight_block_size": [128, 128], "weight_per_tensor": False, "act_per_tensor": False}
+    found = read(tmp_path, quantised(quant_method="fp8", **own)).quantization
+    assert found is not None
+    assert found.weights == "block"
 
 
 def test_keys_and_values_alone(tmp_path: Path) -> None:
