@@ -32,13 +32,17 @@ _FORMS = (
 have them, the first that the model serves is meant. `/pooling` is vLLM's last, which none reaches.
 """
 
-_ANSWERS, _BODIES = (
-    reduce(lambda one, other: one | other, (form.operation.types[number] for form, _ in _FORMS))
-    for number in (0, 1)
+_TYPES = [form.operation.types for form, _ in _FORMS]
+_ANSWERS, _BODIES, _CHUNKS = (
+    reduce(lambda one, other: one | other, [of[number] for of in _TYPES if of[number]])
+    for number in range(3)
 )
 
 
-@answers(Endpoint("POST", "/invocations", "Jina, vLLM", order=215), operation(_ANSWERS, _BODIES))
+@answers(
+    Endpoint("POST", "/invocations", "Jina, vLLM", order=215),
+    operation(_ANSWERS, _BODIES, chunk=_CHUNKS),
+)
 async def invoke(request: Request) -> Response:
     """Answer as the endpoint does to which the body belongs by its fields. It may be that of chat,
     completions, embeddings, classification, scores, reranking or pooling. Streams are, too."""

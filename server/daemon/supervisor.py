@@ -237,11 +237,13 @@ class Supervisor:
             await group.loss()
             if self._is_drained(group) or self._force.is_set():
                 return
-            self._losing.append(group)
             # Whoever was killed is the cause. Others may have ended by another one's end.
             waits_for_nodes = self._nodes and not group.was_killed
-            await asyncio.sleep(_NODE_CAUSE_S if waits_for_nodes else _CAUSE_S)
-            self._losing.remove(group)
+            self._losing.append(group)
+            try:
+                await asyncio.sleep(_NODE_CAUSE_S if waits_for_nodes else _CAUSE_S)
+            finally:
+                self._losing.remove(group)
             pause = None if self._is_final(group) else group.pause()
             if pause is None:
                 self._lose(group, group.cause())

@@ -53,9 +53,8 @@ class RouteTable:
 
     def find(self, scope: Scope) -> Handler | None:
         """The handler for `scope`, which gets the path's parameters."""
-        handler = self._fixed.get((scope["method"], scope["path"]))
-        if handler is not None:
-            return handler
+        if scope["path"] in self._paths:
+            return self._fixed.get((scope["method"], scope["path"]))
         for method, route in self._patterns:
             if method == scope["method"]:
                 match, found = route.matches(scope)
@@ -66,10 +65,9 @@ class RouteTable:
 
     def methods(self, scope: Scope) -> set[str]:
         """The methods that are served at the path of `scope`, none for an unknown path."""
-        patterns = {
-            method for method, route in self._patterns if route.path_regex.match(scope["path"])
-        }
-        return patterns | {method for method, path in self._fixed if path == scope["path"]}
+        if scope["path"] in self._paths:
+            return {method for method, path in self._fixed if path == scope["path"]}
+        return {method for method, route in self._patterns if route.path_regex.match(scope["path"])}
 
     def endpoint(self, scope: Scope) -> str:
         """The path in metrics, whatever the method: with parameters written `{name}`."""

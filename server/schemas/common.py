@@ -191,6 +191,13 @@ def invalid(field: str, reason: str) -> RefusalError:
     return RefusalError("invalid_request", f"{field}: {reason}", field)
 
 
+def as_object(value: msgspec.Raw, field: str) -> msgspec.Raw:
+    """JSON that is not read here. Raises RefusalError unless it is an object."""
+    if bytes(value)[:1] != b"{":
+        raise invalid(field, "is no object")
+    return value
+
+
 def renamed(error: RefusalError, old: str, new: str) -> RefusalError:
     """`error` with the name that a request has for its field, if that is `old`."""
     if error.param != old:

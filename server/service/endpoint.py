@@ -58,20 +58,22 @@ def operation(
     answer: Any,
     body: Any = None,
     *,
-    chunk: type[msgspec.Struct] | None = None,
+    chunk: Any = None,
     form: type[msgspec.Struct] | None = None,
     path: dict[str, str] | None = None,
     query: type[msgspec.Struct] | None = None,
     errors: Errors = OWN_ERRORS,
+    file_type: str = "application/octet-stream",
 ) -> Operation:
     """An endpoint whose answer and body have these types, where a union has one for each dialect.
 
-    A streamed answer consists of `chunk`s, a body may be a `form`. `path` describes the parameters
-    of the path, the fields of `query` are those of the query.
+    A streamed answer consists of `chunk`s, one that is a file has the `file_type`, a body may be a
+    `form`. `path` describes the parameters of the path, the fields of `query` are those of the
+    query.
     """
     is_file = answer is FileResponse
     binary = {"type": "string", "format": "binary"}
-    kind = "application/octet-stream" if is_file else "application/json"
+    kind = file_type if is_file else "application/json"
     content = {kind: {"schema": binary if is_file else _schema(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
@@ -176,7 +178,7 @@ def _body(body: Any, form: type[msgspec.Struct] | None) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}} if content else {}
 
 
-def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
+def _event(chunk: Any) -> dict[str, Any]:
     """One event of a stream: a chunk or an error. `[DONE]` at the end of a stream without error."""
     json = {
         "type": "string",

@@ -22,7 +22,7 @@ from server.batches.state.stored_batches import EXPIRED, OVER, BatchError, Store
 from server.batches.state.stored_files import StoredFile, Upload, new_id
 from server.errors import quoted
 from server.http.anthropic_errors import AnthropicError, AnthropicErrorBody
-from server.schemas.common import invalid, renamed
+from server.schemas.common import as_object, invalid, renamed
 from server.service.endpoint import Endpoint, operation
 from server.service.service import service_of
 from server.service.stored import in_state, page_of, stored_of
@@ -30,6 +30,8 @@ from server.service.stored import in_state, page_of, stored_of
 _ENDPOINT = "/v1/messages"
 _KEPT_SECONDS = 29 * 24 * 3600
 _AT_ONCE = 1 << 16
+_LINES = "application/x-jsonl"
+_BATCH = {"batch": "The batch's id."}
 
 
 class BatchedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +142,7 @@ class _InputLine(msgspec.Struct, frozen=True, kw_only=True):
 )
 async def create_message_batch(request: Request, body: MessageBatchRequest) -> MessageBatch:
     """Answer each of the requests, below the priority of all others."""
-    _check_ids(body.requests)
+    _check(body.requests)
     stored, now = stored_of(request), int(time.time())
     batch_id, file_id = new_id("msgbatch"), new_id("file")
     path = stored.state.files.path(file_id)
@@ -175,13 +177,14 @@ async def create_message_batch(request: Request, body: MessageBatchRequest) -> M
     return _shown(batch)
 
 
-def _check_ids(requests: list[BatchedMessage]) -> None:
+def _check(requests: list[BatchedMessage]) -> None:
     seen: set[str] = set()
     for number, each in enumerate(requests):
         if each.custom_id in seen:
             reason = f"{quoted(each.custom_id)} is that of an earlier request"
             raise invalid(f"requests[{number}].custom_id", reason)
         seen.add(each.custom_id)
+        as_object(each.params, f"requests[{number}].params")
 
 
 def _write(upload: Upload, requests: list[BatchedMessage]) -> None:
@@ -249,7 +252,7 @@ async def delete_message_batch(request: Request, batch: BatchId) -> DeletedMessa
 
 @answers(
     Endpoint("GET", "/v1/messages/batches/{batch}/results", "Anthropic", order=29),
-    operation(FileResponse, path={"batch": "The batch's id."}, errors=ANTHROPIC_ERRORS),
+    operation(FileResponse, path=_BATCH, errors=ANTHROPIC_ERRORS, file_type=_LINES),
 )
 async def get_message_batch_results(request: Request, batch: BatchId) -> StreamingResponse:
     """The results of a batch that has ended, a line of JSON for each request."""
@@ -257,7 +260,7 @@ async def get_message_batch_results(request: Request, batch: BatchId) -> Streami
     path = stored_of(request).state.files.path
     results = [path(each) for each in (stored.output_file_id, stored.error_file_id) if each]
     lines = _results(stored, path(stored.input_file_id), results)
-    return StreamingResponse(_gathered(lines), media_type="application/x-jsonl")
+    return StreamingResponse(_gathered(lines), media_type=_LINES)
 
 
 async def _stored(request: Request, batch_id: str) -> StoredBatch:

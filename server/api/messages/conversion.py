@@ -38,7 +38,7 @@ from server.schemas.chat import (
     ToolCall,
     ToolChoice,
 )
-from server.schemas.common import invalid
+from server.schemas.common import as_object, invalid
 from server.schemas.sampling import JsonSchema, NamedSchema
 
 # Claude Code sends one that changes with each request: nothing behind it would be cached.
@@ -202,7 +202,7 @@ def _tool(tool: MessagesTool, path: str) -> Tool:
     function = Function(
         name=tool.name,
         description=tool.description,
-        parameters=tool.input_schema,
+        parameters=as_object(tool.input_schema, f"{path}.input_schema"),
         strict=tool.strict,
     )
     return Tool(function=function)
@@ -227,7 +227,8 @@ def _request(
     output, choice, thinking = body.output_config, body.tool_choice, body.thinking
     form = None
     if output is not None and output.format is not None:
-        form = JsonSchema(json_schema=NamedSchema(schema=output.format.schema))
+        schema = as_object(output.format.schema, "output_config.format.schema")
+        form = JsonSchema(json_schema=NamedSchema(schema=schema))
     thinks = not isinstance(thinking, ThinkingDisabled)
     variables = {} if thinking is None else {"enable_thinking": thinks, "thinking": thinks}
     is_single = getattr(choice, "disable_parallel_tool_use", None)

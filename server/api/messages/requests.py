@@ -159,7 +159,8 @@ class ThinkingDisabled(msgspec.Struct, frozen=True, kw_only=True, tag="disabled"
     """The model answers without reasoning, if its template knows how."""
 
 
-class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema"):
+class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["json_schema"]
     schema: JsonSchemaText
     """The JSON schema that the text is valid by."""
 

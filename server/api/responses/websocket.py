@@ -51,6 +51,9 @@ class _Response(msgspec.Struct, frozen=True):
     output: list[Raw]
 
 
+_SOCKET, _NO_SOCKET = {"description": "A WebSocket"}, {"description": "A GET that opens none"}
+
+
 class _Ended(msgspec.Struct, frozen=True):
     """The last event of a response."""
 
@@ -59,7 +62,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 @answers(
     Endpoint("GET", SOCKET_PATH, "OpenAI", variant_of=create_response, order=22),
-    Operation(arguments={"responses": {101: {"description": "A WebSocket"}}}),
+    Operation(arguments={"responses": {101: _SOCKET, 405: _NO_SOCKET}}),
 )
 async def open_socket(request: Request) -> Response:
     """Open a WebSocket, each of whose `response.create` messages is answered by its events."""

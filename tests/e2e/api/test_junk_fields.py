@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.api.messages.requests import MessagesRequest
-from server.api.responses.requests import ResponsesRequest
+from server.api.responses.requests import CompactRequest, ResponsesRequest
 from server.schemas.chat import ChatRequest
 from server.schemas.completions import CompletionRequest
 from tests.e2e.api.test_known_options import STRUCTS, TABLE, base_of
@@ -214,7 +214,7 @@ def check(http: httpx.Client, endpoint: Endpoint, place: Place, fragment: str) -
     no_texts = (endpoint.path, place, fragment) == ("/rerank", ("texts",), "null")
     named = "documents" if no_texts else place[0]
     # A template may show the field, and the prompt be too long for it.
-    shows = (ChatRequest, MessagesRequest, ResponsesRequest)
+    shows = (ChatRequest, CompactRequest, MessagesRequest, ResponsesRequest)
     is_shown = endpoint.struct in shows and "context length is " in message
     assert named in message or is_shown or not is_json(fragment), told
 

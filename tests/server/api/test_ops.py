@@ -130,6 +130,7 @@ def test_metrics_count_what_was_asked_and_said(deployment, say):
         ("GET", "/v1/completions", 405, "method_not_allowed"),
         ("POST", "/v1/models", 405, "method_not_allowed"),
         ("DELETE", "/v1/models/writer", 405, "method_not_allowed"),
+        ("GET", "/v1/responses/compact", 405, "method_not_allowed"),  # no response has this id
         ("OPTIONS", "/", 405, "method_not_allowed"),
     ],
 )
@@ -137,7 +138,8 @@ def test_wrong_routes_in_the_error_shape(deployment, method, path, status, code)
     response = deployment.http.request(method, path)
     assert response.status_code == status
     assert response.json()["error"]["code"] == code
-    allowed = {"/v1/completions": "POST", "/": "GET, HEAD, POST"}.get(path, "GET, HEAD")
+    allowed = "POST" if path.endswith(("completions", "compact")) else "GET, HEAD"
+    allowed += ", POST" if path == "/" else ""
     assert response.headers.get("allow") == (allowed if status == 405 else None)
 
 

@@ -173,6 +173,7 @@ async def test_another_keys_are_not_there_nor_are_other_batches(http: httpx.Asyn
         ([{"custom_id": "a", "params": {}}] * 2, "requests[1].custom_id"),
         ([{"custom_id": "", "params": {}}], "requests[0].custom_id"),
         ([{"custom_id": "a"}], "requests[0].params"),
+        ([{"custom_id": "a", "params": [None, None]}], "requests[0].params"),
         ([{"custom_id": str(n), "params": {}} for n in range(20)], "requests"),
     ],
 )

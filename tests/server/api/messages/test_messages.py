@@ -338,9 +338,11 @@ def test_a_last_message_of_an_assistant_is_continued(deployment) -> None:
         ({"tools": [SEARCH, {"name": "a", "input_schema": {"type": "array"}}]},
          "tools[1].input_schema.type"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "a", "input_schema": None}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"output_config": {"format": {"type": "json_schema", "schema": 1}}},
          "output_config.format.schema"),
+        ({"output_config": {"format": {"schema": SCHEMA}}}, "output_config.format.type"),
         ({"container": "c"}, "container"),
     ],
 )  # fmt: skip
