@@ -161,6 +161,7 @@ class ThinkingDisabled(msgspec.Struct, frozen=True, kw_only=True, tag="disabled"
 
 class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["json_schema"]
+    """Which of the forms this is."""
     schema: JsonSchemaText
     """The JSON schema that the text is valid by."""
 
