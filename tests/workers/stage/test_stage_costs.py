@@ -98,7 +98,7 @@ def test_the_head_of_a_classifier_is_small_and_an_embedders_has_no_weights(
     costs = measured(worker_config(tmp_path, task=task))
     # A classifier's last layer computes little behind the attention of its first tokens.
     assert costs.layer.prompts > costs.head.prompts
-    assert (costs.head.prompts < 0) == (task == "classify")
+    assert (costs.head.prompts < -costs.layer.prompts / 10) == (task == "classify")
     assert (costs.layer.decode, costs.head.decode, costs.kv_block_bytes) == (0, 0, 0)
     assert costs.head.weight_bytes == 4 * weights
 
