@@ -40,7 +40,8 @@ _ON_THE_WAY_SECONDS = 0.3
 def unexpected(load: MixedLoad, kinds: list[str], copies: int = 1) -> dict[str, int]:
     """The outcomes that losses of these kinds do not explain. One of several copies is ready."""
     explained = {"same"}.union(*(_TOLD[kind] for kind in kinds))
-    explained -= {"not_ready"} if copies > 1 else set()
+    if copies > 1:
+        explained.discard("not_ready")
     return {what: count for what, count in load.outcomes.items() if what not in explained}
 
 

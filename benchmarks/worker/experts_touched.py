@@ -48,11 +48,20 @@ class Touched(NamedTuple):
 
 def main() -> None:
     """Print a line for each case and kind of step."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.worker.experts_touched")
-    parser.add_argument("--shape", required=True, type=parse_shape, metavar="NAME|FOLDER")
-    parser.add_argument("--case", nargs="+", choices=_CASES, default=["one", "dec"])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--quantization", default=None)
+    prog = "python -m benchmarks.worker.experts_touched"
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser.add_argument(
+        "--shape",
+        required=True,
+        type=parse_shape,
+        metavar="NAME|FOLDER",
+        help="of a model with experts",
+    )
+    parser.add_argument(
+        "--case", nargs="+", choices=_CASES, default=["one", "dec"], help="(default: one dec)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="(default: cuda)")
+    parser.add_argument("--quantization", choices=["fp8"], help="of the dummy weights")
     given = parser.parse_args()
     options = EngineOptions(
         device=given.device, load_format="dummy", quantization=given.quantization

@@ -14,6 +14,8 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 KeptTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+# Kept as it is written. msgspec takes any JSON for it: `as_object` checks.
+RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 """The length that a text is cut to. -1 is as much as the model takes."""
 TextOrIds = str | list[str | int | list[int]]
 
@@ -193,7 +195,7 @@ def invalid(field: str, reason: str) -> RefusalError:
 
 def as_object(value: msgspec.Raw, field: str) -> msgspec.Raw:
     """JSON that is not read here. Raises RefusalError unless it is an object."""
-    if bytes(value)[:1] != b"{":
+    if memoryview(value)[:1].tobytes() != b"{":  # not a copy of it all
         raise invalid(field, "is no object")
     return value
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from server.schemas.common import Count, Int64, KeptTokens
+from server.schemas.common import Count, Int64, KeptTokens, RawObject
 
 MAX_GRAMMAR_CHARS = 64 * 1024
 
@@ -47,7 +47,7 @@ class RegexValue(msgspec.Struct, frozen=True, tag="regex"):
 class NamedSchema(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON schema as OpenAI wraps it."""
 
-    schema: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+    schema: RawObject
     """The JSON schema."""
     name: str | None = None
     """A name for it, without effect."""

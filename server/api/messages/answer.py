@@ -1,10 +1,10 @@
 """The answers of `/v1/messages`, as Anthropic has them: whole, or as events."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from server.generation.chat_turn import CallIds
 from server.generation.choice import TextPiece
@@ -12,6 +12,7 @@ from server.generation.generation import AnswerForm, Generation
 from server.generation.plan import GenerationPlan
 from server.generation.signed_reasoning import SignedReasoning
 from server.http.answers import named_event
+from server.schemas.common import RawObject
 from server.service.service import Model
 from server.turns.turn_parser import (
     ArgumentsDelta,
@@ -51,7 +52,7 @@ class WrittenToolUse(msgspec.Struct, frozen=True, kw_only=True, tag="tool_use"):
     """Name of the call, for the block with its result."""
     name: str
     """The tool's name."""
-    input: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    input: RawObject
     """The arguments, an object; empty where a stream begins it."""
 
 

@@ -22,7 +22,7 @@ from server.batches.state.stored_batches import EXPIRED, OVER, BatchError, Store
 from server.batches.state.stored_files import StoredFile, Upload, new_id
 from server.errors import quoted
 from server.http.anthropic_errors import AnthropicError, AnthropicErrorBody
-from server.schemas.common import as_object, invalid, renamed
+from server.schemas.common import RawObject, as_object, invalid, renamed
 from server.service.endpoint import Endpoint, operation
 from server.service.service import service_of
 from server.service.stored import in_state, page_of, stored_of
@@ -37,7 +37,7 @@ _BATCH = {"batch": "The batch's id."}
 class BatchedMessage(msgspec.Struct, frozen=True, kw_only=True):
     custom_id: Annotated[str, Meta(min_length=1, max_length=64)]
     """1 to 64 characters, by which its result is known; no two of the same."""
-    params: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    params: RawObject
     """A body of [messages](#post-v1messages), not streamed. What is wrong with it is its result."""
 
 

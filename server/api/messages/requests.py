@@ -6,10 +6,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from server.schemas.chat import FunctionName
-from server.schemas.common import Int64
+from server.schemas.common import Int64, RawObject
 from server.schemas.sampling import StopString
-
-JsonSchemaText = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
 # `gc=False`: what comes from JSON has no cycles, and a conversation may have very many of these.
@@ -94,7 +92,7 @@ class MessagesTool(msgspec.Struct, frozen=True, kw_only=True):
     `custom`."""
     description: str | None = None
     """What it does, for the template."""
-    input_schema: JsonSchemaText | UnsetType = UNSET
+    input_schema: RawObject | UnsetType = UNSET
     """Required of a custom tool: the JSON schema of its arguments, which are an object; at most
     65,536 characters."""
     strict: bool | None = None
@@ -162,7 +160,7 @@ class ThinkingDisabled(msgspec.Struct, frozen=True, kw_only=True, tag="disabled"
 class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["json_schema"]
     """Which of the forms this is."""
-    schema: JsonSchemaText
+    schema: RawObject
     """The JSON schema that the text is valid by."""
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from server.schemas.chat import FunctionName
-from server.schemas.common import Count, Int64
+from server.schemas.common import Count, Int64, RawObject
 from server.schemas.sampling import Penalty, PlainText
 
 
@@ -135,7 +135,7 @@ class TextObject(msgspec.Struct, frozen=True, tag="json_object", omit_defaults=T
 class TextSchema(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema", omit_defaults=True):
     """JSON that is valid by a schema."""
 
-    schema: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+    schema: RawObject
     """The JSON schema."""
     name: str | None = None
     """A name for it, without effect."""

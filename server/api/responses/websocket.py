@@ -34,6 +34,7 @@ _MOST_WAITING = 8
 _POLICY, _TOO_BIG = 1008, 1009
 """The codes of a close where a client has met a rule of the server's, or that of a message's size,
 by which the protocol has closed already."""
+_SOCKET, _NO_SOCKET = {"description": "A WebSocket"}, {"description": "A GET that opens none"}
 _OF_HANDSHAKE = frozenset({b"anthropic-version", b"content-encoding", b"x-request-id"})
 """Headers that would say something else of a message."""
 _OF_ERRORS = frozenset({b"retry-after", b"x-request-id"})
@@ -49,9 +50,6 @@ class _Response(msgspec.Struct, frozen=True):
     id: str
     store: bool
     output: list[Raw]
-
-
-_SOCKET, _NO_SOCKET = {"description": "A WebSocket"}, {"description": "A GET that opens none"}
 
 
 class _Ended(msgspec.Struct, frozen=True):

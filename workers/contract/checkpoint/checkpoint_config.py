@@ -128,6 +128,7 @@ def _architecture(keys: ConfigKeys) -> str:
 def _read_shape(keys: ShapeKeys, family: Family) -> ModelShape:
     """The shape, whose numbers and attention are checked."""
     shape = family.read_shape(keys)
+    # msgspec checks bounds where it reads, not where a struct is made.
     try:
         msgspec.convert(msgspec.to_builtins(shape), ModelShape)
     except msgspec.ValidationError as error:

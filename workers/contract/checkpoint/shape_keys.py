@@ -268,8 +268,8 @@ class ShapeKeys(ConfigKeys):
         return self.read_layers(full, sliding, usual)
 
     def read_biases(self, *, attention: bool = False) -> dict[str, Any]:
-        """Biases of all products of attention, and of those of the feed-forward network, as fields
-        of a DecoderConfig; `attention` is the former's default."""
+        """Biases of attention's products and of the feed-forward network's, as fields of a
+        DecoderConfig. `attention` is the default of the former."""
         bias = self.read("attention_bias", bool, attention)
         mlp_bias = self.read("mlp_bias", bool, False)
         return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": mlp_bias}
