@@ -50,14 +50,14 @@ class AttentionBuffers:
     attended: torch.Tensor
 
     @classmethod
-    def of(cls, layers: Sequence[LayerAttention], size: int) -> Self:
-        """For steps of at most `size` tokens."""
-        like, keys = layers[0].own_cache.keys.new_zeros, [each.own_cache.keys for each in layers]
-        dims = [own.shape[-1] for own in keys]
+    def of(cls, layers: Sequence[LayerAttention], size: int, dtype: torch.dtype) -> Self:
+        """For steps of at most `size` tokens of a model in `dtype`, which the cache may not be."""
+        dims = [each.own_cache.keys.shape[-1] for each in layers]
         heads = [each.counts[0] for each in layers]
         both = [heads + 2 * each.counts[1] for heads, each in zip(heads, layers, strict=True)]
         widths = (max(map(int.__mul__, counts, dims)) for counts in (both, heads))
-        return cls(*(like(size * width) for width in widths))
+        device = layers[0].own_cache.keys.device
+        return cls(*(torch.zeros(size * width, dtype=dtype, device=device) for width in widths))
 
     def of_layer(self, layer: LayerAttention, size: int) -> "LayerBuffers":
         """The buffers of `size` tokens in a layer."""
@@ -214,11 +214,12 @@ class GraphCapture:
         attention: StageAttention,
         slots: SlotTable,
         prefix_tiler: PrefixTiler | None,
+        dtype: torch.dtype,
     ) -> None:
         """With a `prefix_tiler` decode steps are captured once more, with room for shared
-        prefixes."""
+        prefixes. `dtype` is the model's."""
         self._model, self._attention, self._slots = model, attention, slots
-        self._prefix_tiler = prefix_tiler
+        self._prefix_tiler, self._dtype = prefix_tiler, dtype
         self._pool = GraphPool()
 
     def capture(self, sizes: GraphSizes, hidden_like: torch.Tensor | None) -> StageGraphs:
@@ -229,7 +230,7 @@ class GraphCapture:
         if hidden_like is not None:
             most = max([tokens, *sizes["decode"], *sizes["grouped"]])
             self._hidden = hidden_like.expand(most, -1).contiguous()
-        self._buffers = AttentionBuffers.of(self._attention.layers, tokens)
+        self._buffers = AttentionBuffers.of(self._attention.layers, tokens, self._dtype)
         graphs.capture(
             sizes,
             {

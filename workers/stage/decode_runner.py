@@ -189,7 +189,8 @@ class DecodeRunner(ModelRunner[DecodeStep, DecodeInput]):
         """Capture steps of these sizes, in place of any before. Such steps are replayed from now
         on."""
         hidden_like = None if self.first else self.hidden_like()
-        capture = GraphCapture(self._model, self.attention, self.slots, self._prefix_tiler)
+        parts = self._model, self.attention, self.slots, self._prefix_tiler
+        capture = GraphCapture(*parts, self.placement.dtype)
         self._graphs = capture.capture(sizes, hidden_like)
         return self._graphs
 

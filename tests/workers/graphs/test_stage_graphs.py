@@ -48,7 +48,8 @@ class Recorded:
             embed=lambda step: self.record("embed"), layers=[self.layer(i) for i in range(LAYERS)]
         )
         parts = SimpleNamespace(
-            counts=(1, 0), own_cache=LayerCache(torch.zeros(1, 1), torch.zeros(1))
+            counts=(1, 0),
+            own_cache=LayerCache(*(torch.zeros(1, 1).to(torch.float8_e4m3fn) for _ in range(2))),
         )
         self.attention = SimpleNamespace(over=self.paged, layers=[parts] * LAYERS)
 
@@ -77,7 +78,8 @@ class Recorded:
 @pytest.mark.parametrize("with_rows", [False, True], ids=["piecewise", "mixed"])
 def test_everything_up_to_the_last_attention_is_captured(with_rows: bool) -> None:
     stage: Any = Recorded(with_rows=with_rows)
-    buffers = AttentionBuffers.of(stage.attention.layers, 4)
+    buffers = AttentionBuffers.of(stage.attention.layers, 4, torch.bfloat16)
+    assert buffers.qkv.dtype == buffers.attended.dtype == torch.bfloat16, "not the cache's"
     graph = PartialGraph(stage.inputs, stage.model, stage.attention, None)
     captured = graph.capture(stage, buffers)
     whole = [*RUN[0], "attend 0", *RUN[1], "attend 1", *RUN[2]]
