@@ -111,6 +111,8 @@ def test_captured_steps(
     num_stages: int,
 ) -> None:
     """They give what steps give that are launched kernel by kernel, and are launched at once."""
+    if (name, backend) == ("mpnet", "flash_attn"):
+        pytest.skip("no position bias")
     monkeypatch.setattr(text_graphs, "LAUNCHES_MATTER", float("inf"))
     tiny = ENCODERS[name]
     tiny.save(tmp_path)

@@ -18,16 +18,18 @@ def widened(numbers, dtype: tl.constexpr):
     loop has 491 instructions in place of 702.
     """
     if not _COMPILED or dtype == tl.float32:
-        return numbers.to(dtype)
-    return tl.inline_asm_elementwise(
-        "{ .reg .b16 low, high; mov.b32 {low, high}, $2; "
-        "cvt.rn.f16x2.e4m3x2 $0, low; cvt.rn.f16x2.e4m3x2 $1, high; }",
-        "=r,=r,r",
-        [numbers],
-        dtype=tl.float16,
-        is_pure=False,
-        pack=4,
-    )
+        wide = numbers.to(dtype)
+    else:
+        wide = tl.inline_asm_elementwise(
+            "{ .reg .b16 low, high; mov.b32 {low, high}, $2; "
+            "cvt.rn.f16x2.e4m3x2 $0, low; cvt.rn.f16x2.e4m3x2 $1, high; }",
+            "=r,=r,r",
+            [numbers],
+            dtype=tl.float16,
+            is_pure=False,
+            pack=4,
+        )
+    return wide
 
 
 @triton.jit
@@ -40,12 +42,14 @@ def inverse(powers):
 def in_half(queries, scale, scales):
     """Queries [M, D] in float16 for keys with `scales`, and the scale of their scores [M, 1].
 
-    A query is times a power of two that makes its largest number 1 to 2. Without `scales`, and in
-    float32, both are as they were.
+    A query is times a power of two that makes its largest number 1 to 2. Without `scales` both are
+    as they were, and so are queries in float32.
 
     E4M3 becomes float16 by one instruction for two numbers, bfloat16 by five, and products of
     float16 are as fast. All of E4M3 is exact in it, and so is a bfloat16 2 ** -15 of the largest.
     """
+    if scales is not None:
+        scale = tl.full((queries.shape[0], 1), scale, tl.float32)
     if scales is not None and queries.dtype != tl.float32:
         wide = queries.to(tl.float32)
         largest = tl.max(tl.abs(wide), axis=1, keep_dims=True)
