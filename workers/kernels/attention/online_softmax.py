@@ -49,8 +49,7 @@ def fold_tile(
     if scales is not None:
         scores *= scales[0][None, :]
     if SOFTCAP:
-        # tanh(x) = 1 - 2 / (exp(2 x) + 1), right where the exponential overflows too.
-        scores = softcap - 2 * softcap / (tl.exp2(scores * (2 * LOG2_E / softcap)) + 1)
+        scores = softcapped(scores, softcap)
     if BIASED:
         scores += bias
     if SOFTCAP or BIASED:
@@ -73,6 +72,13 @@ def fold_tile(
     else:
         attended = tl.dot(weights.to(values.dtype), values, attended, input_precision="ieee")
     return higher, total, attended
+
+
+@triton.jit
+def softcapped(scores, softcap):
+    """softcap * tanh(scores / softcap)."""
+    # tanh(x) = 1 - 2 / (exp(2 x) + 1), right where the exponential overflows too.
+    return softcap - 2 * softcap / (tl.exp2(scores * (2 * LOG2_E / softcap)) + 1)
 
 
 @triton.jit

@@ -22,13 +22,15 @@ from workers.device.tuning import (
     DECODE_MANY_SPLITS,
     DECODE_PROGRAMS_PER_PROCESSOR,
     DECODE_TILE_BYTES,
+    FP8_DECODE_TILE_NUMBERS,
 )
-from workers.kernels.attention.fp8 import in_half, load_scales
+from workers.kernels.attention.fp8 import in_half, inverse, load_scales, widened
 from workers.kernels.attention.online_softmax import (
     LOG2_E,
     before_any_key,
     fold_parts,
     fold_tile,
+    softcapped,
     tile_kv_indices,
     with_sinks,
 )
@@ -37,6 +39,9 @@ from workers.kernels.launch import processors
 from workers.step.paged_step import PrefixParts
 
 MAX_SPLITS = 64
+
+WEIGHT_RANGE = tl.constexpr(2.0**15)
+"""What the largest weight is multiplied by where weights are float16."""
 
 _UNALIGNED = [
     *("block_tables", "slots", "context_lens"),
@@ -101,15 +106,18 @@ def _launch(
 ) -> Launch:
     """Choose by shapes, the most tokens that a row may see, and whether these are `own_parts`."""
     kv_heads, head_dim = keys.shape[2:]
-    row_bytes = (1 << (head_dim - 1).bit_length()) * queries.itemsize
+    dim_block = 1 << (head_dim - 1).bit_length()
     # In float32 more would not fit in registers.
-    fitting = min(max(DECODE_TILE_BYTES // row_bytes, 16), 128)
+    fitting = min(max(DECODE_TILE_BYTES // (dim_block * queries.itemsize), 16), 128)
     tile = 16 if queries.dtype == torch.float32 else fitting
     tiles = -(-most_tokens // tile)
     # Without splits there are so many programs, which are enough if they fill the GPU.
     programs, present = len(queries) * kv_heads, processors(keys.device)
     wanted = 1 if programs >= present else DECODE_PROGRAMS_PER_PROCESSOR * present // programs
     splits = min(max(wanted, min_splits), tiles, MAX_SPLITS)
+    if splits == 1 and queries.dtype not in (keys.dtype, torch.float32):
+        fitting = min(max(FP8_DECODE_TILE_NUMBERS // dim_block, 16), 128)
+        return Launch(fitting, warps=1, stages=3, splits=1)
     few_tiles = own_parts or splits > DECODE_MANY_SPLITS
     return Launch(tile, warps=4, stages=2 if few_tiles else 3, splits=splits)
 
@@ -149,7 +157,7 @@ def _attend_with(
         PREFIX=prefix is not None,
         WINDOW=kind.window or 0,
         SOFTCAP=kind.softcap is not None,
-        GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16),
+        GROUP_BLOCK=max(triton.next_power_of_2(heads // kv_heads), 16 if scales is None else 8),
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=launch.warps,
         num_stages=launch.stages,
@@ -230,7 +238,9 @@ def _fold_tokens(
 ):  # fmt: skip
     """Fold the tokens [start, end) into a running softmax, without those before `seen_from` if
     FROM. `start` is a multiple of TILE."""
-    dims = tl.arange(0, DIM_BLOCK)
+    dims, largest = tl.arange(0, DIM_BLOCK), tl.full((), 0.0, tl.float32)
+    if scales is not None:
+        query, scale, attended = tl.trans(query), tl.trans(scale), tl.trans(attended)
     # Block ids are read a tile ahead, so that no load of keys waits for them.
     kv_indices = tile_kv_indices(table, start, end, PAGE, TILE)
     for tile in range(start, end, TILE):
@@ -243,11 +253,51 @@ def _fold_tokens(
         value = tl.load(values + offsets, mask=known, other=0.0)
         tile_scales = load_scales(scales, kv_indices, kv_head, visible, KV_HEADS, PAGE)
         kv_indices = tile_kv_indices(table, tile + TILE, end, PAGE, TILE)
-        peak, total, attended = fold_tile(
-            query, key, value, tile_scales, visible[None, :], scale, softcap, 0.0, peak, total,
-            attended, True, SOFTCAP, False, False,
-        )  # fmt: skip
+        if scales is None:
+            peak, total, attended = fold_tile(
+                query, key, value, None, visible[None, :], scale, softcap, 0.0, peak, total,
+                attended, True, SOFTCAP, False, False,
+            )  # fmt: skip
+        else:
+            peak, total, attended, largest = _fold_fp8_tile(
+                query, key, value, tile_scales, visible, scale, softcap, peak, total, attended,
+                largest, SOFTCAP,
+            )  # fmt: skip
+    if scales is not None:
+        attended = tl.trans(attended) * (largest / WEIGHT_RANGE)
     return peak, total, attended
+
+
+@triton.jit
+def _fold_fp8_tile(
+    query, key, value, scales, visible, scale, softcap, peak, total, attended, largest,
+    SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """`fold_tile` of few queries [D, M] over N tokens in FP8, `visible` [N]. The state is
+    transposed: attended [D, M] are times `largest` / WEIGHT_RANGE, of the greatest scale of values
+    so far.
+
+    Keys are multiplied by queries, and values by weights, not the other way round: a product has
+    16 rows at least but 8 columns, and a KV head seldom has more queries. So a token takes half of
+    the instructions.
+    """
+    # The compiler reads keys, whose rows are summed over, as a product needs them. With values it
+    # does not, and they are widened before.
+    scores = tl.dot(key.to(query.dtype), query, input_precision="ieee") * scales[0][:, None]
+    scores *= scale if SOFTCAP else scale * LOG2_E
+    if SOFTCAP:
+        scores = softcapped(scores, softcap) * LOG2_E
+    scores = tl.where(visible[:, None], scores, float("-inf"))
+    higher = tl.maximum(peak, tl.max(scores, axis=0))
+    weights, kept = tl.exp2(scores - higher[None, :]), tl.exp2(peak - higher)
+    total = total * kept + tl.sum(weights, axis=0)
+    # Relative to the largest scale, weights are in float16's range. All of it is used, so that one
+    # token's large values leave others their weights.
+    larger = tl.maximum(largest, tl.max(scales[1], axis=0))
+    weights *= (scales[1] * inverse(larger) * WEIGHT_RANGE)[:, None]
+    attended *= (kept * (largest * inverse(larger)))[None, :]
+    wide, weights = tl.trans(widened(value, query.dtype)), weights.to(query.dtype)
+    return higher, total, tl.dot(wide, weights, attended, input_precision="ieee"), larger
 
 
 def merge(outputs: torch.Tensor, log_sum_exps: torch.Tensor, out: torch.Tensor) -> None:

@@ -57,6 +57,17 @@ def test_pages_and_splits(page: int, splits: int, device: torch.device) -> None:
     assert_solved(attend(problem, Launch(tile=32, warps=4, stages=2, splits=splits)), problem)
 
 
+def test_a_large_scale_leaves_other_tokens_their_weights(device: torch.device) -> None:
+    problem = Problem([(149, 1)], needs(device))
+    problem.row_values[0][3] = 0
+    cache = problem.cache(filled=True)
+    assert cache.scales is not None
+    keys, values = unpacked(cache.scales)
+    values[problem.tables[0][0], :, 3] = 2.0**23
+    cache = cache._replace(scales=packed(keys.contiguous(), values.contiguous()))
+    assert_solved(attend(problem, cache=cache), problem)
+
+
 @pytest.mark.parametrize("heads", cases(HEADS, usual={"(4, 1, 80)"}))
 def test_chunks(heads: Heads, dtype: torch.dtype, device: torch.device) -> None:
     problem = Problem([(0, 9), (70, 1), (3, 13), (0, 1)], needs(device, heads, dtype=dtype))
