@@ -218,7 +218,7 @@ FP8_TILES = (
 FP8_BLOCKS_TILE = GatedTile(64, 128, 128, 16, 4, 5)
 """Where a weight has scales of blocks, and cuBLAS cannot multiply by it."""
 
-# Mixtures of experts. Not measured yet.
+# Mixtures of experts. H200, 00f03a18.
 
 
 class GroupedTile(NamedTuple):
@@ -231,7 +231,7 @@ class GroupedTile(NamedTuple):
     stages: int
 
 
-GROUPED_MEASURED_PAIRS = (8, 512, 8192, 65536)
+GROUPED_MEASURED_PAIRS = (8, 512, 2048, 8192, 65536)
 """The numbers of tokens times experts of each at which a worker measures the ways to the experts'
 products when it starts: 1 to 8,192 tokens of 8 experts. Others go the way of the next larger, or of
 the last."""
@@ -240,9 +240,12 @@ GROUPED_FLOAT32_TILE = GroupedTile(16, 32, 32, 4, 2)
 """What a thread holds must fit in its registers."""
 
 GROUPED_TILES = (
-    GroupedTile(16, 64, 128, 4, 5),
-    GroupedTile(16, 128, 128, 4, 4),
+    GroupedTile(16, 64, 128, 4, 3),
+    GroupedTile(16, 128, 128, 8, 3),
+    GroupedTile(32, 128, 128, 4, 4),
     GroupedTile(64, 128, 64, 4, 4),
+    GroupedTile(64, 128, 128, 4, 3),
+    GroupedTile(64, 128, 128, 8, 3),
     GroupedTile(128, 128, 64, 8, 4),
 )
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from triton import knobs
 
 from workers.contract.quantization import FP4_GROUP
 from workers.device.tuning import GroupedTile
@@ -21,6 +22,8 @@ from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.linear.fused import Fp8Weight, FusedGate, Mxfp4Weight
 from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows
 from workers.kernels.linear.rowwise import activated
+
+_COMPILED = tl.constexpr(not knobs.runtime.interpret)
 
 FP4_TILE = 128
 """Inputs of a tile in MXFP4. In its bytes' lower halves is the first half of them."""
@@ -210,18 +213,48 @@ def _multiply_fp4(
     lanes, groups = tl.arange(0, HALF), tl.arange(0, HALF // 32)
     for start in range(0, byte_count, HALF):
         both = tl.load(own_bytes[:, None] + (start + lanes)[None, :])
+        numbers = _fp4_numbers(both, own_rows.dtype.element_ty)
         for part in tl.static_range(2):
             inputs = 2 * start + part * HALF + lanes
             known = (inputs < size)[None, :]
             row = tl.load(own_rows[:, None] + inputs[None, :], mask=known, other=0.0)
             its_scales = own_scales + start // 16 + part * (HALF // 32)
             scale = tl.load(its_scales[:, None] + groups[None, :]).to(tl.int32) << 23
-            # In float16 the bits of E2M1 are its numbers times 2 ** -14.
-            power = scale.to(tl.float32, bitcast=True) * 16384.0
+            power = scale.to(tl.float32, bitcast=True).to(numbers[part].dtype)
             wide = tl.broadcast_to(power[:, :, None], (OUTPUTS, HALF // 32, 32))
-            nibble = ((both >> (4 * part)) & 15).to(tl.uint16)
-            bits = ((nibble & 7) << 9) | ((nibble & 8) << 12)
-            number = bits.to(tl.float16, bitcast=True).to(tl.float32)
-            own = (number * wide.reshape(OUTPUTS, HALF)).to(row.dtype)
+            own = (numbers[part] * wide.reshape(OUTPUTS, HALF)).to(row.dtype)
             total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
     return total
+
+
+@triton.jit
+def _fp4_numbers(both, dtype: tl.constexpr):
+    """The numbers in E2M1 in the lower and the upper halves of bytes, as bfloat16 if that is the
+    `dtype` to multiply in, else as float32."""
+    if _COMPILED and dtype == tl.bfloat16:
+        # A pair of bytes: a number's upper and lower byte are looked up, then it gets its sign.
+        numbers = tl.inline_asm_elementwise(
+            "{ .reg .b32 pair, index, lows, upper, lower, number, sign;"
+            "cvt.u32.u16 pair, $2; and.b32 index, pair, 0x7777; shl.b32 lows, pair, 4;"
+            "prmt.b32 upper, 0x3F3F3F00, 0x40404040, index;"
+            "prmt.b32 lower, 0xC0800000, 0xC0804000, index;"
+            "prmt.b32 number, lower, upper, 0x6240; prmt.b32 sign, lows, 0, 0x1404;"
+            "lop3.b32 $0, number, sign, 0x80008000, 0xF8;"
+            "prmt.b32 number, lower, upper, 0x7351; prmt.b32 sign, pair, 0, 0x1404;"
+            "lop3.b32 $1, number, sign, 0x80008000, 0xF8; }",
+            "=r,=r,h",
+            [both],
+            dtype=(tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        numbers = _fp4_number(both & 15), _fp4_number(both >> 4)
+    return numbers
+
+
+@triton.jit
+def _fp4_number(half):
+    # In float16 the bits of E2M1 are its numbers times 2 ** -14.
+    bits = ((half & 7).to(tl.uint16) << 9) | ((half & 8).to(tl.uint16) << 12)
+    return bits.to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
