@@ -71,7 +71,7 @@ class _Turns:
         self._parts: list[ContentPart] = []
         self._calls: list[ToolCall] = []
 
-    def add_system(self, system: str | list[TextBlock]) -> None:
+    def add_system(self, system: str | Sequence[TextBlock]) -> None:
         for block in _blocks(system):
             if not block.text.startswith(_BILLING):
                 self._add(block, "system", "system", "system")

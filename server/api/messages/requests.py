@@ -12,7 +12,7 @@ from server.schemas.sampling import StopString
 
 # `gc=False`: what comes from JSON has no cycles, and a conversation may have very many of these.
 class TextBlock(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text"):
-    """Text of a message, of the system prompt or of a tool's result."""
+    """Text of a message or of a tool's result."""
 
     text: str
     """The text."""
@@ -20,6 +20,14 @@ class TextBlock(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text")
     """Ignored."""
     cache_control: dict[str, Any] | None = None
     """Ignored: prefixes are cached without it."""
+
+
+class SystemBlock(TextBlock, frozen=True, kw_only=True, gc=False, tag=False):
+    """Text of the system prompt."""
+
+    # msgspec asks for a field. For a tag it asks only where there are several kinds.
+    type: Literal["text"]
+    """What it is."""
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="thinking"):
@@ -193,7 +201,7 @@ class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     """A model with a [chat template](#chat-templates). Default: [the only one that
     fits](#rules-for-every-request)."""
-    system: str | list[TextBlock] | None = None
+    system: str | list[SystemBlock] | None = None
     """The system prompt, text or blocks of it. A block that begins with
     `x-anthropic-billing-header` is left out: it changes with each request. Default: none."""
     tools: list[MessagesTool] | None = None

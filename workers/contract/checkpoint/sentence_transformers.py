@@ -42,10 +42,12 @@ _TRANSFORMER_FILES = [
 
 
 class Module(msgspec.Struct):
-    """An entry of modules.json: `type` is a dotted class name, `path` a folder."""
+    """An entry of modules.json: `type` is a dotted class name, `path` a folder, `name` a key of its
+    own."""
 
     type: str
     path: str
+    name: str = ""
 
     @property
     def kind(self) -> str:
@@ -82,7 +84,11 @@ class ModelFile(msgspec.Struct):
 
 def read_modules(folder: Path) -> list[Module]:
     """The modules in order. Empty without `modules.json`. Raises ModelConfigError."""
-    return optional(folder, MODULES_FILE, list[Module]) or []
+    modules = optional(folder, MODULES_FILE, list[Module]) or []
+    for name, times in Counter(module.name for module in modules).items():
+        if name and times > 1:  # the library would keep the last one alone
+            raise ModelConfigError(f"{folder / MODULES_FILE}: two modules have the name {name!r}")
+    return modules
 
 
 def _transformer_file(folder: Path) -> str:

@@ -215,8 +215,11 @@ def test_names_of_an_activation(embedder: Path, name: str | None) -> None:
 def test_modules_that_are_not_where_they_must_be(embedder: Path) -> None:
     file = embedder / "modules.json"
     model, *behind = json.loads(file.read_text())
-    file.write_text(json.dumps([model, *behind, behind[2]]))
+    file.write_text(json.dumps([model, *behind, behind[2] | {"name": "again"}]))
     assert refusal(embedder) == f"{file}: two modules are in the folder '3_LayerNorm'"
+    named = [own | {"name": "0"} for own in behind]
+    file.write_text(json.dumps([model | {"name": "0"}, *named]))
+    assert refusal(embedder) == f"{file}: two modules have the name '0'"
     file.write_text(json.dumps([model | {"path": "0_Transformer"}, *behind]))
     assert "a model in '0_Transformer' is not supported" in refusal(embedder)
     file.write_text(json.dumps([model | {"type": "custom_st.Transformer"}, *behind]))
