@@ -115,7 +115,9 @@ def _launch(
     programs, present = len(queries) * kv_heads, processors(keys.device)
     wanted = 1 if programs >= present else DECODE_PROGRAMS_PER_PROCESSOR * present // programs
     splits = min(max(wanted, min_splits), tiles, MAX_SPLITS)
-    if splits == 1 and queries.dtype not in (keys.dtype, torch.float32):
+    # A warp's registers hold what so many queries attend to.
+    fits = queries.shape[1] // kv_heads * dim_block <= FP8_DECODE_TILE_NUMBERS
+    if splits == 1 and fits and queries.dtype not in (keys.dtype, torch.float32):
         fitting = min(max(FP8_DECODE_TILE_NUMBERS // dim_block, 16), 128)
         return Launch(fitting, warps=1, stages=3, splits=1)
     few_tiles = own_parts or splits > DECODE_MANY_SPLITS
