@@ -57,9 +57,13 @@ merging costs more than splitting gains."""
 DECODE_TILE_BYTES = 16384
 """Bytes of keys that a decode program reads at once, for one KV head."""
 
-FP8_DECODE_TILE_NUMBERS = 4096
-"""Numbers of keys in FP8 that a decode program reads at once, one warp if contexts are not split:
-256 rows of 269 to 384 tokens take 52.3 us, with two warps 60.4, with four 67.9 (H200)."""
+FP8_DECODE_NUMBERS_A_WARP = 4096
+"""Numbers of keys in FP8 that each warp of a decode program reads at once."""
+
+FP8_DECODE_WARPS = ((8, 1), (3, 2), (0, 4))
+"""Warps of such a program, by the least number of programs that a processor has: 16 take 52 us with
+one, 60 with two, 68 with four. 2.9, of an earlier form of the kernel, took 57 with four and 69
+with two, and with half as many numbers a warp up to twice as long (H200)."""
 
 DECODE_MANY_SPLITS = 16
 """With more splits than this, each has few tiles, and a shorter pipeline fills sooner."""

@@ -22,7 +22,8 @@ from workers.device.tuning import (
     DECODE_MANY_SPLITS,
     DECODE_PROGRAMS_PER_PROCESSOR,
     DECODE_TILE_BYTES,
-    FP8_DECODE_TILE_NUMBERS,
+    FP8_DECODE_NUMBERS_A_WARP,
+    FP8_DECODE_WARPS,
 )
 from workers.kernels.attention.fp8 import in_half, inverse, load_scales, widened
 from workers.kernels.attention.online_softmax import (
@@ -115,11 +116,13 @@ def _launch(
     programs, present = len(queries) * kv_heads, processors(keys.device)
     wanted = 1 if programs >= present else DECODE_PROGRAMS_PER_PROCESSOR * present // programs
     splits = min(max(wanted, min_splits), tiles, MAX_SPLITS)
-    # A warp's registers hold what so many queries attend to.
-    fits = queries.shape[1] // kv_heads * dim_block <= FP8_DECODE_TILE_NUMBERS
-    if splits == 1 and fits and queries.dtype not in (keys.dtype, torch.float32):
-        fitting = min(max(FP8_DECODE_TILE_NUMBERS // dim_block, 16), 128)
-        return Launch(fitting, warps=1, stages=3, splits=1)
+    if queries.dtype not in (keys.dtype, torch.float32):
+        # One warp's registers hold what so many queries attend to.
+        fits = queries.shape[1] // kv_heads * dim_block <= FP8_DECODE_NUMBERS_A_WARP
+        each = programs * splits // present if fits else 0
+        warps = next(warps for least, warps in FP8_DECODE_WARPS if each >= least)
+        tile = min(max(warps * FP8_DECODE_NUMBERS_A_WARP // dim_block, 16), 128)
+        return Launch(tile, warps, stages=2 if warps == 4 else 3, splits=splits)
     few_tiles = own_parts or splits > DECODE_MANY_SPLITS
     return Launch(tile, warps=4, stages=2 if few_tiles else 3, splits=splits)
 
