@@ -14,9 +14,9 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 Int64 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 KeptTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-# Kept as it is written. msgspec takes any JSON for it: `as_object` checks.
-RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 """The length that a text is cut to. -1 is as much as the model takes."""
+RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+"""Kept as it is written. msgspec takes any JSON for it: `as_object` checks."""
 TextOrIds = str | list[str | int | list[int]]
 
 Item = TypeVar("Item")

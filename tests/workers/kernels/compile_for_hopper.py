@@ -78,6 +78,6 @@ def experts() -> None:
 
 if __name__ == "__main__":
     with patch.object(JITFunction, "run", compiled):
-        for name in (torch.bfloat16, torch.float32):
-            attention(name)
+        for dtype in (torch.bfloat16, torch.float32):
+            attention(dtype)
         experts()
