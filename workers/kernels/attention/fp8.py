@@ -4,9 +4,11 @@
 
 import triton
 import triton.language as tl
-from triton import knobs
 
-_COMPILED = tl.constexpr(not knobs.runtime.interpret)
+from workers.kernels.assembler import ASSEMBLED
+
+MAX_WEIGHT = tl.constexpr(2.0**15)
+"""The largest weight where weights are float16: nearly all of that range is left below."""
 
 
 @triton.jit
@@ -17,7 +19,7 @@ def widened(numbers, dtype: tl.constexpr):
     single bytes. An assembler's instruction that is not pure stays before it: a decode program's
     loop has 491 instructions in place of 702.
     """
-    if not _COMPILED or dtype == tl.float32:
+    if not ASSEMBLED or dtype == tl.float32:
         wide = numbers.to(dtype)
     else:
         wide = tl.inline_asm_elementwise(
@@ -50,15 +52,23 @@ def in_half(queries, scale, scales):
     """
     if scales is not None:
         scale = tl.full((queries.shape[0], 1), scale, tl.float32)
-    if scales is not None and queries.dtype != tl.float32:
-        wide = queries.to(tl.float32)
-        largest = tl.max(tl.abs(wide), axis=1, keep_dims=True)
-        # Of 1.0 to 2.0 only the exponent stays. Its inverse must be finite too.
-        power = largest.to(tl.int32, bitcast=True) & 0x7F800000
-        power = tl.minimum(tl.maximum(power, 0x00800000), 0x7E800000).to(tl.float32, bitcast=True)
-        queries = (wide * inverse(power)).to(tl.float16)
-        scale *= power
+        if queries.dtype != tl.float32:
+            wide = queries.to(tl.float32)
+            largest = tl.max(tl.abs(wide), axis=1, keep_dims=True)
+            # Of 1.0 to 2.0 only the exponent stays. Its inverse must be finite too.
+            power = largest.to(tl.int32, bitcast=True) & 0x7F800000
+            power = tl.minimum(tl.maximum(power, 0x00800000), 0x7E800000)
+            power = power.to(tl.float32, bitcast=True)
+            queries = (wide * inverse(power)).to(tl.float16)
+            scale *= power
     return queries, scale
+
+
+@triton.jit
+def ratios(scales, largest):
+    """Scales of values [N] as ratios to `largest` / MAX_WEIGHT, to multiply their weights by. One
+    token's large values so leave others their weights."""
+    return scales * inverse(largest) * MAX_WEIGHT
 
 
 @triton.jit

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from workers.kernels.attention.fp8 import inverse, widened
+from workers.kernels.attention.fp8 import MAX_WEIGHT, ratios, widened
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -63,12 +63,11 @@ def fold_tile(
     total = total * kept + tl.sum(weights, axis=1)
     attended = attended * kept[:, None]
     if scales is not None:
-        # Relative to the tile's largest scale, weights are in float16's range.
         largest = tl.max(scales[1], axis=0)
-        weights *= (scales[1] * inverse(largest))[None, :]
+        weights *= ratios(scales[1], largest)[None, :]
         values = widened(values, queries.dtype)
         sums = tl.dot(weights.to(queries.dtype), values, input_precision="ieee")
-        attended += sums * largest
+        attended += sums * (largest / MAX_WEIGHT)
     else:
         attended = tl.dot(weights.to(values.dtype), values, attended, input_precision="ieee")
     return higher, total, attended

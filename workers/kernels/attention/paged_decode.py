@@ -25,7 +25,7 @@ from workers.device.tuning import (
     FP8_DECODE_NUMBERS_A_WARP,
     FP8_DECODE_WARPS,
 )
-from workers.kernels.attention.fp8 import in_half, inverse, load_scales, widened
+from workers.kernels.attention.fp8 import MAX_WEIGHT, in_half, inverse, load_scales, ratios, widened
 from workers.kernels.attention.online_softmax import (
     LOG2_E,
     before_any_key,
@@ -40,9 +40,6 @@ from workers.kernels.launch import processors
 from workers.step.paged_step import PrefixParts
 
 MAX_SPLITS = 64
-
-WEIGHT_RANGE = tl.constexpr(2.0**15)
-"""What the largest weight is multiplied by where weights are float16."""
 
 _UNALIGNED = [
     *("block_tables", "slots", "context_lens"),
@@ -269,7 +266,7 @@ def _fold_tokens(
                 largest, SOFTCAP,
             )  # fmt: skip
     if scales is not None:
-        attended = tl.trans(attended) * (largest / WEIGHT_RANGE)
+        attended = tl.trans(attended) * (largest / MAX_WEIGHT)
     return peak, total, attended
 
 
@@ -279,7 +276,7 @@ def _fold_fp8_tile(
     SOFTCAP: tl.constexpr,
 ):  # fmt: skip
     """`fold_tile` of few queries [D, M] over N tokens in FP8, `visible` [N]. The state is
-    transposed: attended [D, M] are times `largest` / WEIGHT_RANGE, of the greatest scale of values
+    transposed: attended [D, M] are times `largest` / MAX_WEIGHT, of the greatest scale of values
     so far.
 
     Keys are multiplied by queries, and values by weights, not the other way round: a product has
@@ -296,10 +293,8 @@ def _fold_fp8_tile(
     higher = tl.maximum(peak, tl.max(scores, axis=0))
     weights, kept = tl.exp2(scores - higher[None, :]), tl.exp2(peak - higher)
     total = total * kept + tl.sum(weights, axis=0)
-    # Relative to the largest scale, weights are in float16's range. All of it is used, so that one
-    # token's large values leave others their weights.
     larger = tl.maximum(largest, tl.max(scales[1], axis=0))
-    weights *= (scales[1] * inverse(larger) * WEIGHT_RANGE)[:, None]
+    weights *= ratios(scales[1], larger)[:, None]
     attended *= (kept * (largest * inverse(larger)))[None, :]
     wide, weights = tl.trans(widened(value, query.dtype)), weights.to(query.dtype)
     return higher, total, tl.dot(wide, weights, attended, input_precision="ieee"), larger

@@ -14,16 +14,14 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
-from triton import knobs
 
 from workers.contract.quantization import FP4_GROUP
 from workers.device.tuning import GroupedTile
+from workers.kernels.assembler import ASSEMBLED
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 from workers.kernels.linear.fused import Fp8Weight, FusedGate, Mxfp4Weight
 from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows
 from workers.kernels.linear.rowwise import activated
-
-_COMPILED = tl.constexpr(not knobs.runtime.interpret)
 
 FP4_TILE = 128
 """Inputs of a tile in MXFP4. In its bytes' lower halves is the first half of them."""
@@ -229,9 +227,11 @@ def _multiply_fp4(
 
 @triton.jit
 def _fp4_numbers(both, dtype: tl.constexpr):
-    """The numbers in E2M1 in the lower and the upper halves of bytes, as bfloat16 if that is the
-    `dtype` to multiply in, else as float32."""
-    if _COMPILED and dtype == tl.bfloat16:
+    """The numbers in E2M1 in the lower halves of bytes, and those in the upper.
+
+    They are bfloat16 if that is the `dtype` to multiply in, else float32.
+    """
+    if ASSEMBLED and dtype == tl.bfloat16:
         # A pair of bytes: a number's upper and lower byte are looked up, then it gets its sign.
         numbers = tl.inline_asm_elementwise(
             "{ .reg .b32 pair, index, lows, upper, lower, number, sign;"

@@ -1,6 +1,7 @@
 """Attention over keys and values in FP8, and their writes: exact but for the rounding itself."""
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -57,7 +58,10 @@ def test_pages_and_splits(page: int, splits: int, device: torch.device) -> None:
     assert_solved(attend(problem, Launch(tile=32, warps=4, stages=2, splits=splits)), problem)
 
 
-def test_a_large_scale_leaves_other_tokens_their_weights(device: torch.device) -> None:
+@pytest.mark.parametrize("run", [attend, attend_chunks], ids=["decode", "chunks"])
+def test_a_large_scale_leaves_other_tokens_their_weights(
+    run: Callable[..., torch.Tensor], device: torch.device
+) -> None:
     problem = Problem([(149, 1)], needs(device))
     problem.row_values[0][3] = 0
     cache = problem.cache(filled=True)
@@ -65,7 +69,7 @@ def test_a_large_scale_leaves_other_tokens_their_weights(device: torch.device) -
     keys, values = unpacked(cache.scales)
     values[problem.tables[0][0], :, 3] = 2.0**23
     cache = cache._replace(scales=packed(keys.contiguous(), values.contiguous()))
-    assert_solved(attend(problem, cache=cache), problem)
+    assert_solved(run(problem, cache=cache), problem)
 
 
 @pytest.mark.parametrize("heads", cases(HEADS, usual={"(4, 1, 80)"}))

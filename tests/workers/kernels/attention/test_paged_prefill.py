@@ -7,6 +7,7 @@ from tests.workers.attention.reference import assert_attended, assert_solved, so
 from tests.workers.attention_problems import Heads, PackedProblem, Problem, attention_needs
 from tests.workers.kernels.attention.test_paged_decode import SHAPES
 from tests.workers.kernels.cases import cases
+from workers.attention.base import LayerCache
 from workers.device.tuning import PrefillTile
 from workers.kernels.attention import paged_prefill
 from workers.step.paged_step import PrefixParts
@@ -17,8 +18,9 @@ def attend(
     tile: PrefillTile | None = None,
     longest: int | None = None,
     prefix: PrefixParts | None = None,
+    cache: LayerCache | None = None,
 ) -> torch.Tensor:
-    step, queries, cache = problem.step, problem.qkv.queries, problem.cache(filled=True)
+    step, queries, cache = problem.step, problem.qkv.queries, cache or problem.cache(filled=True)
     rows = step.block_tables, step.slots, step.context_lens
     paging = paged_prefill.Paging(*rows, cache.scales)
     longest = longest or int(step.query_lens.max())
