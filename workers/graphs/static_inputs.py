@@ -54,6 +54,10 @@ class StaticPrefixes:
         return packed
 
 
+_UNLIKE_TOKENS = 8
+"""Tokens of a captured step before it has inputs, fewer than any vocabulary has. Rows of one token
+would all go to the same experts, and a step of many would be timed as if it read those of one."""
+
 _BYTES = 24
 """Per token: tokens and positions int64, slots and context_lens int32. Each table adds a KV index
 int64."""
@@ -102,6 +106,7 @@ class StaticInputs:
         nothing = np.zeros(0, np.int32)
         rows_of_none = StepRows.over(nothing, nothing, nothing)
         self.load(nothing, slots.kv_indices(rows_of_none), rows_of_none)
+        self.tokens.copy_(torch.arange(size) % _UNLIKE_TOKENS)
 
     def load(self, tokens: IntArray, kv_indices: npt.NDArray[np.integer], rows: StepRows) -> None:
         """Queue the copy of a step's T <= size tokens and KV indices [N, T], and of its rows."""

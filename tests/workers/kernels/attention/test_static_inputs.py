@@ -155,6 +155,14 @@ def test_which_steps_take_a_graph_with_prefixes(
     assert graphs.select(problem.step_rows) is plain
 
 
+def test_steps_are_timed_with_rows_that_go_to_experts_of_their_own(device: torch.device) -> None:
+    problem = grouped(GROUPS["groups"], needs(device))
+    inputs = inputs_with_prefixes(problem, TritonBackend(problem.want))
+    assert len(inputs.tokens.unique()) == min(8, GROUPED_SIZE)
+    load(inputs, problem.step_rows)
+    assert not inputs.tokens[problem.step_rows.total :].any()
+
+
 @pytest.mark.parametrize("window", [None, 9])
 def test_static_texts(window: int | None, device: torch.device) -> None:
     """The step before was full, and what is behind the texts is not read."""
