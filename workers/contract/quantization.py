@@ -17,6 +17,9 @@ BLOCK = 128
 FP4_GROUP = 32
 """Inputs of an output that have a scale in MXFP4."""
 
+FP4_LARGEST_SCALE = 192
+"""The largest byte of a scale in MXFP4 that is served, 2 ** 65. 255 is NaN."""
+
 FP4_BYTES = 0.5 + 1 / FP4_GROUP
 """Bytes of a number in MXFP4, with its share of a scale."""
 

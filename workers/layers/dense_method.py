@@ -107,8 +107,9 @@ class DenseProduct:
 
     def _product(self, rows: torch.Tensor, norm: RMSNorm | None) -> torch.Tensor:
         """All outputs, a gate's among them."""
-        # Without anything else to fuse, the library adds a bias too, and costs less to launch.
-        alone = norm is None and self._bias is not None
+        # Without anything else to fuse, the library adds a bias too, and costs less to launch. A
+        # lone row it divides between two kernels.
+        alone = norm is None and self._bias is not None and len(rows) > 1
         if not alone and (product := self._skinny(rows, norm)) is not None:
             return product
         return self._multiply(rows if norm is None else norm(rows))

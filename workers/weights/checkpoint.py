@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from workers.contract.checkpoint.folder_files import WeightFormat, find_weights
 from workers.contract.experts import ExpertsConfig
 from workers.contract.model_config import ModelConfigError, inner_name, wrapper_names
+from workers.contract.quantization import FP4_LARGEST_SCALE
 from workers.layers.experts import CORRECTION
 from workers.layers.fp8_method import FP8
 from workers.layers.layer import Rows
@@ -253,7 +254,10 @@ def _check_fit(
 def _check_scale(file: Path, name: str, scale: torch.Tensor) -> None:
     """Raise CheckpointError for what is no scale, such as the byte that is NaN in MXFP4."""
     in_bytes = scale.dtype == torch.uint8
-    usable = scale < 255 if in_bytes else (scale > 0) & scale.isfinite()
+    usable = scale <= FP4_LARGEST_SCALE if in_bytes else (scale > 0) & scale.isfinite()
     if not usable.all():
-        wrong = "nan" if in_bytes else scale[~usable].flatten()[0].item()
-        raise CheckpointError(f"{name} in {file} holds {wrong}: a scale is a number above 0")
+        wrong, kind = scale[~usable].flatten()[0].item(), "a number above 0"
+        if in_bytes:
+            wrong = "nan" if wrong == 255 else f"2 ** {wrong - 127}"
+            kind = f"at most 2 ** {FP4_LARGEST_SCALE - 127}"
+        raise CheckpointError(f"{name} in {file} holds {wrong}: a scale is {kind}")

@@ -31,7 +31,7 @@ NAMES = {
     torch.float16: "fp16",
     torch.int32: "i32",
     torch.int64: "i64",
-    torch.uint8: "u8",
+    torch.int16: "i16",
     FP8: "fp8e4nv",
 }
 

@@ -106,14 +106,15 @@ def test_a_tensor_of_another_type_is_named(in_fp4: InFp4, tmp_path: Path) -> Non
         load_share(worker_config(tmp_path))
 
 
-def test_a_scale_that_is_nan_is_named(in_fp4: InFp4, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("byte", "said"), [(255, "nan"), (193, r"2 \*\* 66")])
+def test_what_is_no_scale_is_named(in_fp4: InFp4, tmp_path: Path, byte: int, said: str) -> None:
     folder, _ = in_fp4(TINY)
     tensors = load_file(folder / "model.safetensors")
     name = "model.layers.1.mlp.experts.down_proj_scales"
-    tensors[name][2, 5] = 255
+    tensors[name][2, 5] = byte
     save_file(tensors, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(ModelConfigError, match=rf"{name} in .* holds nan: a scale") as error:
+    with pytest.raises(ModelConfigError, match=rf"{name} in .* holds {said}: a scale") as error:
         load_share(worker_config(tmp_path))
     assert [*faults(worker_config(tmp_path).execution)] == [str(error.value)]
 

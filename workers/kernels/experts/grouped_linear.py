@@ -23,27 +23,38 @@ from workers.kernels.linear.fused import Fp8Weight, FusedGate, Mxfp4Weight
 from workers.kernels.linear.quantized_rows import GROUP, QuantizedRows
 from workers.kernels.linear.rowwise import activated
 
-FP4_TILE = 128
-"""Inputs of a tile in MXFP4. In its bytes' lower halves is the first half of them."""
+FP4_TILE = 4 * FP4_GROUP
+"""Inputs of a tile in MXFP4, which are in as many words as a group has inputs. Part p of word w is
+input 32 p + w."""
+
+_FP4_BITS = ((15, 7, 6), (12, 4, 3), (9, 1, 0), (14, 10, 13))
+"""Of each part of a word: the bits of its sign, exponent and mantissa. Shifted left by 0, 3 or 6,
+the first three have them where bfloat16 has its sign and its lowest bits."""
+
+_MISSING = tl.constexpr(2.0**64)
+"""What products lack whose numbers are times 2 ** -126, and their powers times 2 ** 62."""
 
 
 class PackedFp4(NamedTuple):
-    """MXFP4 as `grouped_linear` reads it: `blocks` [out, in' / 2] and `scales` [out, in' / 32], of
-    whole tiles of inputs."""
+    """MXFP4 as `grouped_linear` reads it: `words` int16[out, in' / 4], and `scales` int32[out,
+    in' / 128], each of four bytes, exponents plus 189. `in'` is of whole tiles."""
 
-    blocks: torch.Tensor
+    words: torch.Tensor
     scales: torch.Tensor
 
 
 def packed(weight: Mxfp4Weight) -> PackedFp4:
-    """The weight's numbers in the order of tiles, with zeros added."""
+    """The weight's numbers in the order of tiles, with zeros added. Scales are at most 2 ** 65."""
     missing = -2 * weight.blocks.shape[1] % FP4_TILE
     blocks = F.pad(weight.blocks, (0, missing // 2))
-    numbers = torch.stack([blocks & 15, blocks >> 4], dim=-1).view(
-        len(blocks), -1, 2, FP4_TILE // 2
-    )
-    together = numbers[:, :, 0] | (numbers[:, :, 1] << 4)
-    return PackedFp4(together.flatten(1), F.pad(weight.scales, (0, missing // FP4_GROUP)))
+    numbers = torch.stack([blocks & 15, blocks >> 4], dim=-1).view(len(blocks), -1, 4, FP4_GROUP)
+    words = torch.zeros_like(numbers[:, :, 0], dtype=torch.int16)
+    for part, (sign, exponent, mantissa) in enumerate(_FP4_BITS):
+        number = numbers[:, :, part].short()
+        words |= (number >> 3 << sign) | ((number >> 1 & 3) << exponent)
+        words |= (number & 1) << mantissa
+    scales = F.pad(weight.scales + 62, (0, missing // FP4_GROUP))
+    return PackedFp4(words.flatten(1), scales.view(torch.int32))
 
 
 class Pairs(NamedTuple):
@@ -106,7 +117,7 @@ def _kept(
     if isinstance(weight, torch.Tensor):
         return "dense", weight, None
     if isinstance(weight, PackedFp4):
-        return "fp4", weight.blocks, weight.scales
+        return "fp4", weight.words, weight.scales
     return "block" if weight.in_blocks else "channel", weight.values, weight.scales
 
 
@@ -151,8 +162,8 @@ def _grouped_linear(
     own_rows, own_weight = rows + sources * row_size, weight + outputs * size
     if KIND == "fp4":
         total = _multiply_fp4(
-            own_rows, own_weight, scales + outputs * (size // 16), row_size, size, ROWS,
-            PARTS * OUTPUTS, INPUTS,
+            own_rows, own_weight, scales + outputs * (size // 32), row_size, ROWS, PARTS * OUTPUTS,
+            INPUTS,
         )  # fmt: skip
     else:
         total = _multiply(
@@ -202,59 +213,62 @@ def _multiply(
 
 @triton.jit
 def _multiply_fp4(
-    own_rows, own_bytes, own_scales, size, byte_count, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    own_rows, own_words, own_scales, size, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Likewise for a weight in MXFP4, of `byte_count` bytes an output."""
-    HALF: tl.constexpr = INPUTS // 2
+    """Likewise for a weight in MXFP4."""
+    WORDS: tl.constexpr = INPUTS // 4
+    dtype: tl.constexpr = own_rows.dtype.element_ty
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    lanes, groups = tl.arange(0, HALF), tl.arange(0, HALF // 32)
-    for start in range(0, byte_count, HALF):
-        both = tl.load(own_bytes[:, None] + (start + lanes)[None, :])
-        numbers = _fp4_numbers(both, own_rows.dtype.element_ty)
-        for part in tl.static_range(2):
-            inputs = 2 * start + part * HALF + lanes
-            known = (inputs < size)[None, :]
-            row = tl.load(own_rows[:, None] + inputs[None, :], mask=known, other=0.0)
-            its_scales = own_scales + start // 16 + part * (HALF // 32)
-            scale = tl.load(its_scales[:, None] + groups[None, :]).to(tl.int32) << 23
-            power = scale.to(tl.float32, bitcast=True).to(numbers[part].dtype)
-            wide = tl.broadcast_to(power[:, :, None], (OUTPUTS, HALF // 32, 32))
-            own = (numbers[part] * wide.reshape(OUTPUTS, HALF)).to(row.dtype)
+    inputs, words = tl.arange(0, INPUTS), tl.arange(0, WORDS)
+    for tile in range(tl.cdiv(size, INPUTS)):
+        numbers = _fp4_numbers(tl.load(own_words[:, None] + (tile * WORDS + words)[None, :]))
+        powers = tl.load(own_scales + tile)
+        here = tile * INPUTS + inputs
+        row = tl.load(own_rows[:, None] + here[None, :], mask=(here < size)[None, :], other=0.0)
+        even = tl.join(_scaled(numbers[0], powers), _scaled(numbers[2], powers >> 16))
+        odd = tl.join(_scaled(numbers[1], powers >> 8), _scaled(numbers[3], powers >> 24))
+        # [outputs, words, bits of the part from the highest]; a thread has a word's parts.
+        own = tl.join(even, odd).permute(0, 2, 3, 1).reshape(OUTPUTS, INPUTS)
+        if dtype == tl.bfloat16:
+            total = tl.dot(own, tl.trans(row), total)
+        else:
+            own = (own.to(tl.float32) * _MISSING).to(dtype)
             total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
-    return total
+    return total * _MISSING if dtype == tl.bfloat16 else total
 
 
 @triton.jit
-def _fp4_numbers(both, dtype: tl.constexpr):
-    """The numbers in E2M1 in the lower halves of bytes, and those in the upper.
+def _scaled(numbers, powers):
+    """Numbers times the powers in the lowest bytes."""
+    return numbers * _of_bits((powers & 255) << 7).to(numbers.dtype)[:, None]
 
-    They are bfloat16 if that is the `dtype` to multiply in, else float32.
-    """
-    if ASSEMBLED and dtype == tl.bfloat16:
-        # A pair of bytes: a number's upper and lower byte are looked up, then it gets its sign.
+
+@triton.jit
+def _fp4_numbers(words):
+    """The parts of words, numbers in E2M1, in bfloat16 and times 2 ** -126."""
+    if ASSEMBLED:
         numbers = tl.inline_asm_elementwise(
-            "{ .reg .b32 pair, index, lows, upper, lower, number, sign;"
-            "cvt.u32.u16 pair, $2; and.b32 index, pair, 0x7777; shl.b32 lows, pair, 4;"
-            "prmt.b32 upper, 0x3F3F3F00, 0x40404040, index;"
-            "prmt.b32 lower, 0xC0800000, 0xC0804000, index;"
-            "prmt.b32 number, lower, upper, 0x6240; prmt.b32 sign, lows, 0, 0x1404;"
-            "lop3.b32 $0, number, sign, 0x80008000, 0xF8;"
-            "prmt.b32 number, lower, upper, 0x7351; prmt.b32 sign, pair, 0, 0x1404;"
-            "lop3.b32 $1, number, sign, 0x80008000, 0xF8; }",
-            "=r,=r,h",
-            [both],
-            dtype=(tl.bfloat16, tl.bfloat16),
+            "{ .reg .b32 a, b, c; and.b32 $0, $4, 0x81C081C0;"
+            "shl.b32 a, $4, 3; and.b32 $1, a, 0x81C081C0;"
+            "shl.b32 a, $4, 6; and.b32 $2, a, 0x81C081C0;"
+            "shl.b32 a, $4, 1; shr.b32 b, $4, 3; shr.b32 c, $4, 7; and.b32 a, a, 0x80008000;"
+            "lop3.b32 a, b, 0x01800180, a, 0xEA; lop3.b32 $3, c, 0x00400040, a, 0xEA; }",
+            "=r,=r,=r,=r,r",
+            [words],
+            dtype=(tl.bfloat16,) * 4,
             is_pure=True,
             pack=2,
         )
     else:
-        numbers = _fp4_number(both & 15), _fp4_number(both >> 4)
+        bits = words.to(tl.int32)
+        last = ((bits << 1) & 0x8000) | ((bits >> 3) & 0x0180) | ((bits >> 7) & 0x0040)
+        first, second = _of_bits(bits & 0x81C0), _of_bits(bits << 3 & 0x81C0)
+        numbers = first, second, _of_bits(bits << 6 & 0x81C0), _of_bits(last)
     return numbers
 
 
 @triton.jit
-def _fp4_number(half):
-    # In float16 the bits of E2M1 are its numbers times 2 ** -14.
-    bits = ((half & 7).to(tl.uint16) << 9) | ((half & 8).to(tl.uint16) << 12)
-    return bits.to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
+def _of_bits(bits):
+    """The numbers of bfloat16's bits, in float32."""
+    return (bits << 16).to(tl.float32, bitcast=True)

@@ -107,7 +107,7 @@ class GroupedProduct:
         power, and so its speed."""
         candidates, ways = self._candidates(), list[GroupedTile | None]()
         device, size = self._numbers.device, self._numbers.shape[1]
-        size *= 2 if isinstance(self._weight, PackedFp4) else 1
+        size *= 4 if isinstance(self._weight, PackedFp4) else 1
         for count in GROUPED_MEASURED_PAIRS if len(candidates) > 1 else GROUPED_MEASURED_PAIRS[:1]:
             rows = torch.randn(count, size, dtype=self._dtype, device=device)
             chosen = torch.randint(self._experts, (count, 1), device=device)
