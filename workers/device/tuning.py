@@ -250,7 +250,7 @@ GROUPED_TILES = (
     GroupedTile(64, 128, 64, 4, 4),
     GroupedTile(64, 128, 128, 4, 3),
     GroupedTile(64, 128, 128, 8, 3),
-    GroupedTile(128, 128, 64, 8, 4),
+    GroupedTile(128, 128, 128, 4, 3),
 )
 
 ACTIVATION_MUL_BLOCK = 1024

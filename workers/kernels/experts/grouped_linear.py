@@ -1,9 +1,9 @@
 """Products of rows that are grouped by experts with each expert's weight, in one launch.
 
 A program takes a tile of one expert's rows and some of its outputs. Which expert's, it finds from
-the groups' ends, which are on the device: there are as many programs as any groups could need. A
-tile has outputs by rows, so that few rows fill a tensor core's narrow side. Weights are in the
-rows' type, in FP8 with rows in FP8, or in MXFP4, which is multiplied as the rows' type.
+the groups' ends, which are on the device: there are as many programs as any groups could need. Few
+rows are on a tensor core's narrow side, with outputs on the other. Weights are in the rows' type,
+in FP8 with rows in FP8, or in MXFP4, which is multiplied as the rows' type.
 """
 
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -171,11 +171,11 @@ def _grouped_linear(
             KIND == "block", ROWS, PARTS * OUTPUTS, INPUTS,
         )  # fmt: skip
     if KIND == "channel":
-        total *= tl.load(scales + outputs)[:, None] * tl.load(row_scales + sources)[None, :]
+        total *= tl.load(row_scales + sources)[:, None] * tl.load(scales + outputs)[None, :]
     if bias is not None:
-        total += tl.load(bias + outputs).to(tl.float32)[:, None]
+        total += tl.load(bias + outputs).to(tl.float32)[None, :]
     if PARTS == 2:
-        gate, up = total.reshape(2, OUTPUTS, ROWS).permute(1, 2, 0).split()
+        gate, up = total.reshape(ROWS, 2, OUTPUTS).permute(0, 2, 1).split()
         if GATE == "clamped":
             gate, up = tl.minimum(gate, limit), tl.minimum(tl.maximum(up, -limit), limit)
             total = (up + 1) * gate / (1 + tl.exp(-alpha * gate))
@@ -184,8 +184,25 @@ def _grouped_linear(
     targets = (places if OF_TOKENS else pairs).to(tl.int64)
     columns = output + tl.arange(0, OUTPUTS)
     written = (places < end)[:, None] & (columns < width)[None, :]
-    numbers = tl.trans(total).to(out.dtype.element_ty)
+    numbers = total.to(out.dtype.element_ty)
     tl.store(out + targets[:, None] * width + columns[None, :], numbers, mask=written)
+
+
+@triton.jit
+def _zeros(ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
+    """The totals of a tile: rows by outputs, if rows fill a tensor core's wide side, which has 64.
+    Else outputs by rows."""
+    return tl.zeros((ROWS, OUTPUTS) if ROWS >= 64 else (OUTPUTS, ROWS), tl.float32)
+
+
+@triton.jit
+def _added(total, row, own, ROWS: tl.constexpr):
+    """The totals plus the product of rows [ROWS, inputs] and a weight [OUTPUTS, inputs]."""
+    if ROWS >= 64:
+        total = tl.dot(row, tl.trans(own), total, input_precision="ieee")
+    else:
+        total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
+    return total
 
 
 @triton.jit
@@ -193,9 +210,9 @@ def _multiply(
     own_rows, own_weight, row_scales, sources, scales, outputs, stride, size,
     IN_BLOCKS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """The weight's outputs by the rows, float32[OUTPUTS, ROWS]. With IN_BLOCKS scales are of 128 x
+    """The rows by the weight's outputs, float32[ROWS, OUTPUTS]. With IN_BLOCKS scales are of 128 x
     128 numbers of the weight, and of 128 of a row."""
-    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    total = _zeros(ROWS, OUTPUTS)
     inputs = tl.arange(0, INPUTS)
     for start in range(0, size, INPUTS):
         known = (start + inputs < size)[None, :]
@@ -205,10 +222,14 @@ def _multiply(
             group = start // INPUTS
             scale = tl.load(scales + outputs // INPUTS * tl.cdiv(size, INPUTS) + group)
             row_scale = tl.load(row_scales + group.to(tl.int64) * stride + sources)
-            total += tl.dot(own, tl.trans(row)) * (scale[:, None] * row_scale[None, :])
+            part = _added(_zeros(ROWS, OUTPUTS), row, own, ROWS)
+            if ROWS >= 64:
+                total += part * (row_scale[:, None] * scale[None, :])
+            else:
+                total += part * (scale[:, None] * row_scale[None, :])
         else:
-            total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
-    return total
+            total = _added(total, row, own, ROWS)
+    return total if ROWS >= 64 else tl.trans(total)
 
 
 @triton.jit
@@ -219,7 +240,7 @@ def _multiply_fp4(
     """Likewise for a weight in MXFP4."""
     WORDS: tl.constexpr = INPUTS // 4
     dtype: tl.constexpr = own_rows.dtype.element_ty
-    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    total = _zeros(ROWS, OUTPUTS)
     inputs, words = tl.arange(0, INPUTS), tl.arange(0, WORDS)
     for tile in range(tl.cdiv(size, INPUTS)):
         numbers = _fp4_numbers(tl.load(own_words[:, None] + (tile * WORDS + words)[None, :]))
@@ -230,11 +251,10 @@ def _multiply_fp4(
         odd = tl.join(_scaled(numbers[1], powers >> 8), _scaled(numbers[3], powers >> 24))
         # [outputs, words, bits of the part from the highest]; a thread has a word's parts.
         own = tl.join(even, odd).permute(0, 2, 3, 1).reshape(OUTPUTS, INPUTS)
-        if dtype == tl.bfloat16:
-            total = tl.dot(own, tl.trans(row), total)
-        else:
+        if dtype != tl.bfloat16:
             own = (own.to(tl.float32) * _MISSING).to(dtype)
-            total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
+        total = _added(total, row, own, ROWS)
+    total = total if ROWS >= 64 else tl.trans(total)
     return total * _MISSING if dtype == tl.bfloat16 else total
 
 
