@@ -190,6 +190,7 @@ class TritonBackend(AttentionBackend):
         all tokens of the step."""
         step, rows = plan.step, slice(plan.decode_rows, None)
         paging = step.block_tables, step.slots[rows], step.context_lens[rows], cache.scales
+        prefixes = plan.prefixes if self._all_rows_share else None
         self._prefill.attend(
             *(queries, cache.keys, cache.values),
             *(step.query_starts[rows], plan.others),
@@ -197,7 +198,7 @@ class TritonBackend(AttentionBackend):
             out,
             self._prefill.Paging(*paging),
             sinks=sinks,
-            prefix=plan.prefixes.of_rows(rows) if plan.prefixes else None,
+            prefix=prefixes.of_rows(rows) if prefixes else None,
         )
 
     def _plan_prefixes(

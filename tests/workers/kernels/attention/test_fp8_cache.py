@@ -100,6 +100,21 @@ def test_shared_prefixes(device: torch.device) -> None:
     assert_solved(attend_chunks(problem, prefix=computed(problem, 2)), problem)
 
 
+@pytest.mark.usefixtures("any_saving")
+def test_chunks_that_no_copy_has_room_for_share_nothing(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind decode rows that share a prefix: what is known of prefixes is of these alone."""
+    library = ModuleType("flash_attn.cute.interface")
+    vars(library)["_flash_attn_fwd"] = None
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    monkeypatch.setattr(flash_attn_fp8, "FP8_SCRATCH_TOKENS", 16)
+    problem = grouped([Group(48, [(0, 1), (2, 1), (5, 1), (1, 4), (0, 9)])], needs(device))
+    backend = FlashAttention4FP8Backend(problem.want)
+    assert backend.plan_paged(problem.step).prefixes is not None
+    assert_solved(problem.solve(backend), problem)
+
+
 @pytest.mark.parametrize("room", [1 << 16, 128, 112], ids=["wide", "just_enough", "too_small"])
 @pytest.mark.parametrize(("page", "window"), [(16, None), (24, None), (16, 20)])
 def test_flash_attention_over_a_copy(
