@@ -249,8 +249,8 @@ GROUPED_TILES = (
     GroupedTile(32, 128, 128, 4, 4),
     GroupedTile(64, 128, 64, 4, 4),
     GroupedTile(64, 128, 128, 4, 3),
-    GroupedTile(128, 128, 128, 4, 2),
     GroupedTile(128, 128, 128, 4, 3),
+    GroupedTile(128, 128, 64, 8, 4),
 )
 
 ACTIVATION_MUL_BLOCK = 1024

@@ -189,47 +189,31 @@ def _grouped_linear(
 
 
 @triton.jit
-def _zeros(ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
-    """The totals of a tile: rows by outputs, if rows fill a tensor core's wide side, which has 64.
-    Else outputs by rows."""
-    return tl.zeros((ROWS, OUTPUTS) if ROWS >= 64 else (OUTPUTS, ROWS), tl.float32)
-
-
-@triton.jit
-def _added(total, row, own, ROWS: tl.constexpr):
-    """The totals plus the product of rows [ROWS, inputs] and a weight [OUTPUTS, inputs]."""
-    if ROWS >= 64:
-        total = tl.dot(row, tl.trans(own), total, input_precision="ieee")
-    else:
-        total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
-    return total
-
-
-@triton.jit
 def _multiply(
     own_rows, own_weight, row_scales, sources, scales, outputs, stride, size,
     IN_BLOCKS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
 ):  # fmt: skip
     """The rows by the weight's outputs, float32[ROWS, OUTPUTS]. With IN_BLOCKS scales are of 128 x
     128 numbers of the weight, and of 128 of a row."""
-    total = _zeros(ROWS, OUTPUTS)
+    # A tensor core's wide side has 64.
+    WIDE: tl.constexpr = ROWS >= 64
+    total = tl.zeros((ROWS, OUTPUTS) if WIDE else (OUTPUTS, ROWS), tl.float32)
     inputs = tl.arange(0, INPUTS)
     for start in range(0, size, INPUTS):
         known = (start + inputs < size)[None, :]
         row = tl.load(own_rows[:, None] + (start + inputs)[None, :], mask=known, other=0.0)
         own = tl.load(own_weight[:, None] + (start + inputs)[None, :], mask=known, other=0.0)
+        first, second = (row, own) if WIDE else (own, row)
         if IN_BLOCKS:
             group = start // INPUTS
             scale = tl.load(scales + outputs // INPUTS * tl.cdiv(size, INPUTS) + group)
             row_scale = tl.load(row_scales + group.to(tl.int64) * stride + sources)
-            part = _added(_zeros(ROWS, OUTPUTS), row, own, ROWS)
-            if ROWS >= 64:
-                total += part * (row_scale[:, None] * scale[None, :])
-            else:
-                total += part * (scale[:, None] * row_scale[None, :])
+            factors = (row_scale, scale) if WIDE else (scale, row_scale)
+            part = tl.dot(first, tl.trans(second))
+            total += part * (factors[0][:, None] * factors[1][None, :])
         else:
-            total = _added(total, row, own, ROWS)
-    return total if ROWS >= 64 else tl.trans(total)
+            total = tl.dot(first, tl.trans(second), total, input_precision="ieee")
+    return total if WIDE else tl.trans(total)
 
 
 @triton.jit
@@ -237,10 +221,11 @@ def _multiply_fp4(
     own_rows, own_words, own_scales, size, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Likewise for a weight in MXFP4."""
+    """Likewise for a weight in MXFP4, which goes from registers to the tensor cores, and so is on
+    their wide side: with a copy of its numbers in shared memory tiles of 64 rows take longer."""
     WORDS: tl.constexpr = INPUTS // 4
     dtype: tl.constexpr = own_rows.dtype.element_ty
-    total = _zeros(ROWS, OUTPUTS)
+    total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     inputs, words = tl.arange(0, INPUTS), tl.arange(0, WORDS)
     for tile in range(tl.cdiv(size, INPUTS)):
         numbers = _fp4_numbers(tl.load(own_words[:, None] + (tile * WORDS + words)[None, :]))
@@ -253,9 +238,8 @@ def _multiply_fp4(
         own = tl.join(even, odd).permute(0, 2, 3, 1).reshape(OUTPUTS, INPUTS)
         if dtype != tl.bfloat16:
             own = (own.to(tl.float32) * _MISSING).to(dtype)
-        total = _added(total, row, own, ROWS)
-    total = total if ROWS >= 64 else tl.trans(total)
-    return total * _MISSING if dtype == tl.bfloat16 else total
+        total = tl.dot(own, tl.trans(row), total, input_precision="ieee")
+    return tl.trans(total * _MISSING if dtype == tl.bfloat16 else total)
 
 
 @triton.jit
