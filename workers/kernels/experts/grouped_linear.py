@@ -44,7 +44,8 @@ class PackedFp4(NamedTuple):
 
 
 def packed(weight: Mxfp4Weight) -> PackedFp4:
-    """The weight's numbers in the order of tiles, with zeros added. Scales are at most 2 ** 65."""
+    """The weight's numbers in the order of tiles, with zeros added. Scales are at most 2 ** 65, and
+    those below 2 ** -61 lose bits."""
     missing = -2 * weight.blocks.shape[1] % FP4_TILE
     blocks = F.pad(weight.blocks, (0, missing // 2))
     numbers = torch.stack([blocks & 15, blocks >> 4], dim=-1).view(len(blocks), -1, 4, FP4_GROUP)

@@ -7,12 +7,14 @@ shape is measured once, at the numbers of pairs in `GROUPED_MEASURED_PAIRS`, wit
 # pyright: basic, reportCallIssue=false, reportGeneralTypeIssues=false
 
 import logging
+import math
 from bisect import bisect_left
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from triton.compiler import max_shared_mem
 
 from workers.device.choices import Choices
 from workers.device.timing import Stopwatch
@@ -22,10 +24,16 @@ from workers.device.tuning import (
     GROUPED_TILES,
     GroupedTile,
 )
-from workers.kernels.experts.grouped_linear import PackedFp4, Pairs, grouped_linear, packed
+from workers.kernels.experts.grouped_linear import (
+    FP4_TILE,
+    PackedFp4,
+    Pairs,
+    grouped_linear,
+    packed,
+)
 from workers.kernels.experts.routing import group
 from workers.kernels.linear.fused import Fp8Weight, FusedGate, Mxfp4Weight
-from workers.kernels.linear.quantized_rows import quantize
+from workers.kernels.linear.quantized_rows import GROUP, quantize
 from workers.kernels.linear.rowwise import activation_mul
 
 _logger = logging.getLogger(__name__)
@@ -91,22 +99,33 @@ class GroupedProduct:
     def _numbers(self) -> torch.Tensor:
         return self._weight if isinstance(self._weight, torch.Tensor) else self._weight[0]
 
-    def _candidates(self) -> list[GroupedTile | None]:
-        """The ways that there are on this GPU."""
+    def _candidates(self, room: float) -> list[GroupedTile | None]:
+        """The ways that there are on a GPU whose blocks have `room` bytes of shared memory."""
         gate, dense = self._gate, isinstance(self._weight, torch.Tensor)
         if self._dtype == torch.float32:
             return [GROUPED_FLOAT32_TILE]
         parts = 1 if gate is None else 2
         plain = self._bias is None and (gate is None or gate.function != "clamped")
         library = [None] if dense and plain and self._dtype == torch.bfloat16 else []
-        return [*library, *(t._replace(outputs=t.outputs // parts) for t in GROUPED_TILES)]
+        own = (tile for tile in GROUPED_TILES if self._shared_bytes(tile) <= room)
+        return [*library, *(tile._replace(outputs=tile.outputs // parts) for tile in own)]
+
+    def _shared_bytes(self, tile: GroupedTile) -> float:
+        """Of all stages of a tile, at most."""
+        number, inputs, of_rows = float(self._numbers.itemsize), tile.inputs, self._dtype.itemsize
+        if isinstance(self._weight, PackedFp4):
+            number, inputs = number / 4, FP4_TILE
+        elif isinstance(self._weight, Fp8Weight):
+            of_rows, inputs = 1, GROUP if self._weight.in_blocks else inputs
+        return tile.stages * inputs * (tile.rows * of_rows + tile.outputs * number)
 
     def _measured(self, watch: Stopwatch) -> list[GroupedTile | None]:
         """The fastest way for each of `GROUPED_MEASURED_PAIRS`, of which as many are of each expert
         as chance has it. The numbers of rows are random: the bits that change decide a processor's
         power, and so its speed."""
-        candidates, ways = self._candidates(), list[GroupedTile | None]()
         device, size = self._numbers.device, self._numbers.shape[1]
+        room = max_shared_mem(device.index) if device.type == "cuda" else math.inf
+        candidates, ways = self._candidates(room), list[GroupedTile | None]()
         size *= 4 if isinstance(self._weight, PackedFp4) else 1
         for count in GROUPED_MEASURED_PAIRS if len(candidates) > 1 else GROUPED_MEASURED_PAIRS[:1]:
             rows = torch.randn(count, size, dtype=self._dtype, device=device)

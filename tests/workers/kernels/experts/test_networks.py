@@ -1,5 +1,6 @@
 """Networks of experts with all kernels together, against the loop over experts on a CPU."""
 
+import math
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.workers.kernels.experts.networks import (
     rows_of,
 )
 from workers.device.choices import Choices
-from workers.device.tuning import GroupedTile
+from workers.device.tuning import GROUPED_TILES, GroupedTile
 from workers.kernels.experts import grouped_product
 from workers.kernels.experts.grouped_product import GroupedProduct
 from workers.kernels.experts.kernels import ExpertKernels
@@ -72,11 +73,13 @@ def test_the_library(
     monkeypatch.setattr(grouped_product, "activation_mul", lambda both, _: gated(F.silu, both))
     weight = drawn(6 * 64, 32, dtype=torch.bfloat16, device=device)
     made = GroupedProduct(weight, None, gate, torch.bfloat16, 6, OneWay())
-    assert made._candidates()[0] is None
+    least, most = made._candidates(64 << 10), made._candidates(227 << 10)
+    assert least[0] is most[0] is None
+    assert (len(least), len(most)) == (2, len(GROUPED_TILES) + 1)
     for function in (None, FusedGate("clamped")):
         bias = None if function else weight[:, 0].contiguous()
         other = GroupedProduct(weight, bias, function, torch.bfloat16, 6, OneWay())
-        assert None not in other._candidates()
+        assert None not in other._candidates(math.inf)
     chosen = torch.tensor([[0, 4], [4, 2], [0, 5]], device=device)
     groups = Groups(*group(chosen, 6), 2)
     rows = drawn(3, 32, dtype=torch.bfloat16, device=device)
