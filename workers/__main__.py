@@ -1,19 +1,26 @@
 """`python -P -m workers CONFIG.json [RESTARTS]`: one worker process.
 
-RESTARTS is how many times its stages were started before.
+RESTARTS is how many times its stages were started before. A `spare` has this word there, and gets
+the number on standard input when it takes a worker's place.
 """
 
 import os
 import signal
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 import zmq
 
 from workers.contract.config import WorkerConfig
-from workers.contract.process import exit_with_parent, finish_standard_error, open_log
+from workers.contract.process import (
+    exit_with_parent,
+    finish_standard_error,
+    line_from_parent,
+    open_log,
+)
 
 
 def main() -> None:
@@ -21,10 +28,11 @@ def main() -> None:
     begun = time.monotonic()
     # Ctrl-C reaches the whole process group: the supervisor alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    exit_with_parent()
     config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
-    execution = config.execution.restarted(*sys.argv[2:])
-    config = msgspec.structs.replace(config, execution=execution)
+    execution, restarts = config.execution, sys.argv[2:]
+    is_spare = restarts == ["spare"]
+    if not is_spare:
+        exit_with_parent()
     open_log(f"worker {config.stage} of {execution.engine_name}", execution.log_level)
     if execution.cores:  # before there are threads, which inherit it, and memory
         os.sched_setaffinity(0, execution.cores)
@@ -33,7 +41,14 @@ def main() -> None:
 
     from workers.stage.worker import run_worker  # noqa: PLC0415
 
+    if is_spare:
+        if execution.device_type == "cuda":
+            import_module("workers.kernels.linear.skinny_linear")  # and so Triton
+        restarts, begun = [line_from_parent()], time.monotonic()
+        exit_with_parent()
+    execution = execution.restarted(*restarts)
     torch.set_num_threads(execution.threads)
+    config = msgspec.structs.replace(config, execution=execution)
     _failure = run_worker(config, zmq.Context(), begun)  # held, with all that its traceback holds
     finish_standard_error()
     # No thread is joined, no process group destroyed, no memory freed: each may wait for a stage

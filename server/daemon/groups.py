@@ -5,7 +5,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from engine_core.loop.restarts import RestartLimit
 from server.daemon.parts import Part, Role, RunningPart, Supervised
@@ -20,6 +20,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 _GRACE_S = 1.0
 """From SIGTERM to SIGKILL."""
+_SPARE_AFTER_S = 20.0
+"""From a start until what is spared gets a spare: it would make the start slower."""
 _END_S = 60.0
 """From SIGKILL until a process must be gone: one whose device is broken may never be."""
 
@@ -56,6 +58,9 @@ class Group:
     is lost, all are killed and started again. The holders of their weights live on, unless one of
     these is lost: stages map their memory. All of an engine whose core is lost is started again.
     API processes, and the batch process, are groups of one.
+
+    A stage on a GPU has a spare: a process that has imported what it needs, which takes seconds,
+    and waits. It has nothing on the GPU.
     """
 
     def __init__(
@@ -65,14 +70,18 @@ class Group:
         *,
         nodes: Sequence[Supervised] = (),
         files: Sequence[ModelFiles] = (),
+        spares: bool = False,
     ) -> None:
-        """Start all `parts`. What the others that are started again read must be `files`, as they
-        are. Raises OSError."""
+        """Start all `parts`, later with `spares` of them. What the others that are started again
+        read must be `files`, as they are. Raises OSError."""
         self.role, self.model = parts[0].role, parts[0].model
         self.name = parts[0].group
         self.pause = pause
         self._files, self._nodes = files, nodes
         self._restarts, self._why = 0, ""
+        self._has_spares = spares
+        self.spares: dict[str, RunningPart] = {}
+        """By the titles of the parts, and some may have ended."""
         with _hangup_blocked():
             self.processes = [RunningPart(part) for part in parts]
 
@@ -85,9 +94,13 @@ class Group:
         return any(each.part.role == "engine" and each.exit.done() for each in self.processes)
 
     async def loss(self) -> None:
-        """Wait until a part has ended."""
+        """Wait until a part has ended. To be called when they have started."""
         ends = [child.exit for child in self.children]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        later = _SPARE_AFTER_S if self._has_spares else None
+        done, _ = await asyncio.wait(ends, timeout=later, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            self._add_spares()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
 
     def ended(self) -> list[Supervised]:
         return [child for child in self.children if child.exit.done()]
@@ -140,17 +153,29 @@ class Group:
         self._restarts += 1
         with _hangup_blocked():
             self.processes = [
-                RunningPart(each.part, self._restarts) if each in lost else each
-                for each in self.processes
+                self._started_again(each.part) if each in lost else each for each in self.processes
             ]
         self._why = ""
+
+    def _started_again(self, part: Part) -> RunningPart:
+        spare = self.spares.pop(part.title, None)
+        if spare is not None and spare.take_place(self._restarts):
+            return spare
+        return RunningPart(part, self._restarts)
+
+    def _add_spares(self) -> None:
+        """Of parts that have none. Without memory for one there is none."""
+        for part in (each.part for each in self.processes if each.part.spared):
+            if part.title not in self.spares or self.spares[part.title].exit.done():
+                with suppress(OSError), _hangup_blocked():
+                    self.spares[part.title] = RunningPart(part, "spare")
 
     async def end(self, grace: float = _GRACE_S) -> None:
         """End what is left: a core first has a moment to answer its clients."""
         cores = [process.exit for process in self.processes if process.part.role == "engine"]
         if cores:
             await asyncio.wait(cores, timeout=grace)
-        self._kill(self.children)
+        self._kill([*self.children, *self.spares.values()])
 
     async def stop(self) -> None:
         """End it by SIGTERM, after which what it was doing can go on. Idempotent."""

@@ -61,7 +61,8 @@ _API_SETTINGS = {
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A child process to be: of an engine that of `model`, or of a `copy`, or an API process, which
     serves all. `number` is a worker's stage, or counts API processes. `inherited_fd` stays open in
-    it. A node is a process on another host, which is not started from here."""
+    it. Another process may be `spared` to take its place. A node is a process on another host,
+    which is not started from here."""
 
     title: str
     role: Role
@@ -71,6 +72,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     command: list[str]
     environment: dict[str, str]
     inherited_fd: int | None = None
+    spared: bool = False
 
     @property
     def group(self) -> str:
@@ -157,6 +159,8 @@ def _stage_part(
         copy=execution.copy,
         number=stage,
         command=_command(module, _written(file, config)),
+        # What a spare process imports takes half a second on a CPU, and memory.
+        spared=role == "worker" and execution.device_type == "cuda",
         environment=child_environment(
             compute_threads=execution.threads,
             settings=_WORKER_SETTINGS
@@ -240,15 +244,21 @@ class SupervisedNode(Supervised, Protocol):
 class RunningPart(ChildProcess):
     """The process of `part`. What comes from its socket are heartbeats, and lines of its own."""
 
-    def __init__(self, part: Part, restarts: int = 0) -> None:
-        """Start it. Its last argument is the number of times that this was done before. Raises
-        OSError."""
+    def __init__(self, part: Part, restarts: int | Literal["spare"] = 0) -> None:
+        """Start it. Its last argument is the number of times that this was done before, which a
+        spare gets when it takes a part's place. Raises OSError."""
         inherited = () if part.inherited_fd is None else (part.inherited_fd,)
         super().__init__([*part.command, str(restarts)], part.environment, pass_fds=inherited)
         self.part = part
         self._silent, self._said = 0, ""
         self._stall = ""
         self.exit.add_done_callback(lambda _: self.socket.close())
+
+    def take_place(self, restarts: int) -> bool:
+        """Have this spare be what it is a spare of. False if it has ended."""
+        with suppress(OSError):
+            return self.socket.send(f"{restarts}\n".encode()) > 0
+        return False
 
     def silent_beats(self) -> int:
         """For how many calls in a row no heartbeat has come, if called every BEAT_SECONDS."""

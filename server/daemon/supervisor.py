@@ -157,6 +157,7 @@ class Supervisor:
             at_once(config.max_restarts, config.startup_timeout if model else 0.0),
             nodes=[] if model is None else self._nodes,
             files=[own for name, own in self._files.items() if model in (None, name)],
+            spares=config.max_restarts > 0 and not self._nodes,
         )
 
     def _name_processes(self) -> None:
@@ -326,9 +327,10 @@ class Supervisor:
             for child in children:
                 child.signal(signal.SIGTERM)
             await _wait(children, grace)
-        for child in children:
+        everything = [*children, *(each for own in self._groups for each in own.spares.values())]
+        for child in everything:
             child.signal(signal.SIGKILL)
-        await _wait(children, None)
+        await _wait(everything, None)
 
 
 async def _wait(children: Sequence[Supervised], seconds: float | None) -> None:

@@ -42,10 +42,17 @@ class WorkerGroup:
     """One process a stage of `config`, started on entry and killed on exit.
 
     With `nodes`, the stages are on so many hosts as far as they know: their sockets are a cluster's
-    on loopback addresses.
+    on loopback addresses. The stages `spared` are spares first, which are told to take a place.
     """
 
-    def __init__(self, config: WorkerConfig, num_stages: int, nodes: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        num_stages: int,
+        nodes: tuple[int, ...] = (),
+        spared: tuple[int, ...] = (),
+    ) -> None:
+        self._spared = spared
         self._folder = tempfile.TemporaryDirectory(prefix="workers")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -186,9 +193,15 @@ class WorkerGroup:
             "TMPDIR": self._folder.name,
         }
         with self._file(stage, "log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "workers", str(path)],
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "workers", str(path)]
+                + ["spare"] * (stage in self._spared),
                 stdin=subprocess.PIPE,
                 stderr=log,
                 env=environment,
             )
+        if stage in self._spared:
+            assert process.stdin is not None
+            process.stdin.write(b"0\n")
+            process.stdin.flush()
+        return process

@@ -1,9 +1,10 @@
 """Common parts of all processes of the daemon: log, standard error, end and heartbeat.
 
 The daemon's supervisor (`server/daemon/supervisor.py`) watches all processes but workers by their
-`Heartbeat`, which comes on a child's standard input, a socket. It never writes to that, and the
-kernel closes it when the supervisor dies, however it dies. An engine core watches its workers by
-their `WorkerBeat` messages (`workers/stage/worker.py`, `engine_core/executor/stage_link.py`).
+`Heartbeat`, which comes on a child's standard input, a socket. It writes to that of a spare alone,
+and the kernel closes it when the supervisor dies, however it dies. An engine core watches its
+workers by their `WorkerBeat` messages (`workers/stage/worker.py`,
+`engine_core/executor/stage_link.py`).
 """
 
 import atexit
@@ -117,6 +118,17 @@ def exit_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+_MOST_BYTES = 64
+
+
+def line_from_parent() -> str:
+    """The short line that comes on standard input. Ends this process when that closes."""
+    with suppress(ConnectionResetError):
+        if line := os.read(_STDIN, _MOST_BYTES):
+            return line.decode().strip()
+    os._exit(1)
 
 
 class Heartbeat:

@@ -66,13 +66,26 @@ class FakeDaemon:
             self.add(f"worker of {name}", "worker", model=name)
 
     def add_program(
-        self, name: str, role: Role, program: str, *arguments: str, model: str = "the model"
+        self,
+        name: str,
+        role: Role,
+        program: str,
+        *arguments: str,
+        model: str = "the model",
+        spared: bool = False,
     ) -> None:
-        """A child that runs a program of its own."""
+        """A child that runs a program of its own, and perhaps a spare of it."""
         command = [sys.executable, "-I", "-S", "-c", program, str(self.folder), name, *arguments]
         own = None if role in ("api", "batch") else model
         variables = dict(os.environ)
-        part = Part(title=name, role=role, model=own, command=command, environment=variables)
+        part = Part(
+            title=name,
+            role=role,
+            model=own,
+            command=command,
+            environment=variables,
+            spared=spared,
+        )
         self.parts.append(part)
 
     def pid(self, name: str) -> int:

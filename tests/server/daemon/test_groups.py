@@ -4,11 +4,12 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import pytest
 
+from server.daemon import groups
 from server.daemon.groups import ever_later
 from server.daemon.parts import RunningPart
 from server.models.model_files import ModelFiles, ModelFilesError
@@ -29,6 +30,23 @@ while beat.recv(1):
     pass
 """
 """An engine core that calls its first stages lost."""
+
+
+SPARED = """
+import os, sys
+from pathlib import Path
+folder, name, restarts = Path(sys.argv[1]), sys.argv[2], sys.argv[-1]
+if restarts == "spare":
+    (folder / f"spare of {name}").write_text(str(os.getpid()))
+    restarts = os.read(0, 64).decode().strip()
+    if not restarts:
+        sys.exit()
+(folder / f"{name}.new").write_text(f"{os.getpid()} {restarts}")
+(folder / f"{name}.new").rename(folder / name)
+while os.read(0, 1):
+    pass
+"""
+"""A stage, or a spare of one."""
 
 
 @pytest.fixture
@@ -114,6 +132,85 @@ async def test_stages_that_the_core_calls_lost_are_killed(tmp_path: Path, caplog
     assert await daemon.run(lambda: None, restarts=1, on_started=starts) == 0
     assert starts.others() == {"worker of a"}
     assert caplog.messages[0] == "worker 0 of a stands still; starting all stages of a again"
+
+
+@pytest.fixture
+def spared(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> FakeDaemon:
+    """A stage gets a spare 0.2 s after it has started."""
+    monkeypatch.setattr(groups, "_SPARE_AFTER_S", 0.2)
+    daemon = FakeDaemon(tmp_path, caplog)
+    daemon.add("engine of a", "engine", model="a")
+    daemon.add_program("worker of a", "worker", SPARED, model="a", spared=True)
+    return daemon
+
+
+async def until(what: Callable[[], bool]) -> None:
+    while not what():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+async def until_written(file: Path) -> str:
+    await until(lambda: file.exists() and bool(_text(file)))
+    return _text(file)
+
+
+def _text(file: Path) -> str:
+    return file.read_text()
+
+
+class InTask:
+    """Work that begins when this is called."""
+
+    def __init__(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        self._work = work
+
+    def __call__(self) -> None:
+        self.task = asyncio.create_task(self._work())
+
+
+async def test_a_spare_takes_the_place_of_a_lost_stage(spared: FakeDaemon) -> None:
+    spares: list[str] = []
+    stage, file = (spared.folder / f"{kind}worker of a" for kind in ("", "spare of "))
+
+    async def lose_twice() -> None:
+        for restarts in (1, 2):
+            spares.append(await until_written(file))
+            file.unlink()
+            spared.kill("worker of a")
+            await until(lambda: _text(stage) == f"{spares[-1]} {restarts}")  # noqa: B023
+        spares.append(await until_written(file))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    starts, losses = Starts(9), InTask(lose_twice)
+    assert await spared.run(losses, restarts=2, on_started=starts) == 0
+    await losses.task
+    assert [each["worker of a"] for each in starts.pids[1:]] == [int(pid) for pid in spares[:2]]
+    assert not is_alive(int(spares[2]))  # it ends with the daemon
+
+
+async def test_a_spare_that_has_ended_is_none(spared: FakeDaemon) -> None:
+    file = spared.folder / "spare of worker of a"
+
+    async def kill_both() -> None:
+        os.kill(int(await until_written(file)), signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        spared.kill("worker of a")
+
+    starts, losses = Starts(2), InTask(kill_both)
+    assert await spared.run(losses, restarts=1, on_started=starts) == 0
+    await losses.task
+    assert starts.others() == {"worker of a"}
+    assert (spared.folder / "worker of a").read_text().endswith(" 1")
+
+
+async def test_what_is_not_started_again_has_no_spare(spared: FakeDaemon) -> None:
+    def end() -> None:
+        asyncio.get_running_loop().call_later(1.0, os.kill, os.getpid(), signal.SIGTERM)
+
+    assert await spared.run(end) == 0
+    assert not (spared.folder / "spare of worker of a").exists()
 
 
 async def test_one_loss_too_many_ends_the_daemon(daemon: FakeDaemon) -> None:

@@ -151,3 +151,12 @@ def test_a_full_pipe_holds_up_no_end_and_stays_as_it_is(
         assert running.wait(PATIENCE) == status
     assert time.monotonic() - started < 50
     assert os.get_blocking(full[1])
+
+
+def test_a_spare_ends_with_its_parent() -> None:
+    program = "from workers.contract.process import line_from_parent; print(line_from_parent())"
+    for given, status, said in ((b"", 1, b""), (b"3\n", 0, b"3\n")):
+        ended = subprocess.run(
+            [sys.executable, "-c", program], input=given, stdout=subprocess.PIPE, check=False
+        )
+        assert (ended.returncode, ended.stdout) == (status, said)

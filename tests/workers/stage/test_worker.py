@@ -38,7 +38,7 @@ def test_workers_serve_and_beat_until_their_parent_is_gone(tmp_path: Path) -> No
     steps = [maker.step([(row, 5)]), maker.step([(row, 1)], after=0)]
     stages = Stages(tmp_path)
     expected = [stages.run(step).tokens for step in steps]
-    with WorkerGroup(worker_config(tmp_path), 2) as group:
+    with WorkerGroup(worker_config(tmp_path), 2, spared=(1,)) as group:
         loaded = group.get_ready(NUM_BLOCKS)
         assert sum(own.weight_bytes for own in loaded) == sum(
             weight.nbytes for weight in model.parameters()

@@ -28,8 +28,8 @@ FP4_TILE = 4 * FP4_GROUP
 input 32 p + w."""
 
 _FP4_BITS = ((15, 7, 6), (12, 4, 3), (9, 1, 0), (14, 10, 13))
-"""Of each part of a word: the bits of its sign, exponent and mantissa. Shifted left by 0, 3 or 6,
-the first three have them where bfloat16 has its sign and its lowest bits."""
+"""The bits of a word's parts for sign, exponent and mantissa. Shifted left by 0, 3 or 6, the first
+three parts have them where bfloat16 has its sign and its lowest bits."""
 
 _MISSING = tl.constexpr(2.0**64)
 """What products lack whose numbers are times 2 ** -126, and their powers times 2 ** 62."""

@@ -111,7 +111,7 @@ class GroupedProduct:
         return [*library, *(tile._replace(outputs=tile.outputs // parts) for tile in own)]
 
     def _shared_bytes(self, tile: GroupedTile) -> float:
-        """Of all stages of a tile, at most."""
+        """The most that all stages of a tile take."""
         number, inputs, of_rows = float(self._numbers.itemsize), tile.inputs, self._dtype.itemsize
         if isinstance(self._weight, PackedFp4):
             number, inputs = number / 4, FP4_TILE
