@@ -223,12 +223,12 @@ async def read_to_the_end(stream: GenerateStream) -> None:
 
 
 def worker_pid(directory: Path, stage: int) -> int:
-    (pid,) = worker_pids(directory, f"worker-{stage}.json")
+    """The oldest, beside which may be its spare."""
+    (pid,) = worker_pids(directory, f"worker-{stage}.json", "-o")
     return pid
 
 
-def worker_pids(directory: Path, file: str = "worker-") -> list[int]:
-    found = subprocess.run(
-        ["pgrep", "-f", f"{directory}/0.{file}"], capture_output=True, text=True, check=False
-    )
+def worker_pids(directory: Path, file: str = "worker-", *flags: str) -> list[int]:
+    command = ["pgrep", *flags, "-f", f"{directory}/0.{file}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]

@@ -144,7 +144,7 @@ def test_streams_go_on_when_a_holder_is_killed(
             streams = [asyncio.create_task(compared(client, lesson)) for _ in range(TIMES)]
             for file in ("holder-0.json", "worker-0.json"):
                 await until(lambda: client.beat and client.beat.usage.running)
-                (pid,) = worker_pids(tmp_path, file)
+                (pid,) = worker_pids(tmp_path, file, "-o")
                 os.kill(pid, signal.SIGKILL)
                 await until(lambda: client.beat and not client.is_ready)
                 await until(lambda: client.is_ready)
@@ -178,6 +178,8 @@ def test_256_streams_of_an_8b_model_go_on_soon(
 
     async def ask() -> float:
         async with supervised(model, tmp_path) as client:
+            await until(lambda: len(worker_pids(tmp_path, "worker-0.json")) == 2)
+            await asyncio.sleep(10)  # for the spare's imports
             streams = [asyncio.create_task(one(client, number)) for number in range(256)]
             await until(lambda: all(times))
             killed = time.monotonic()
