@@ -43,7 +43,7 @@ def main() -> None:
 
     if is_spare:
         if execution.device_type == "cuda":
-            import_module("workers.kernels.linear.skinny_linear")  # and so Triton
+            import_module("triton")
         restarts, begun = [line_from_parent()], time.monotonic()
         exit_with_parent()
     execution = execution.restarted(*restarts)

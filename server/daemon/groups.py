@@ -79,7 +79,7 @@ class Group:
         self.pause = pause
         self._files, self._nodes = files, nodes
         self._restarts, self._why = 0, ""
-        self._has_spares = spares
+        self._spared = [part for part in parts if spares and part.spared]
         self.spares: dict[str, RunningPart] = {}
         """By the titles of the parts, and some may have ended."""
         with _hangup_blocked():
@@ -96,7 +96,7 @@ class Group:
     async def loss(self) -> None:
         """Wait until a part has ended. To be called when they have started."""
         ends = [child.exit for child in self.children]
-        later = _SPARE_AFTER_S if self._has_spares else None
+        later = _SPARE_AFTER_S if self._spared else None
         done, _ = await asyncio.wait(ends, timeout=later, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             self._add_spares()
@@ -165,7 +165,7 @@ class Group:
 
     def _add_spares(self) -> None:
         """Of parts that have none. Without memory for one there is none."""
-        for part in (each.part for each in self.processes if each.part.spared):
+        for part in self._spared:
             if part.title not in self.spares or self.spares[part.title].exit.done():
                 with suppress(OSError), _hangup_blocked():
                     self.spares[part.title] = RunningPart(part, "spare")

@@ -159,7 +159,7 @@ def _stage_part(
         copy=execution.copy,
         number=stage,
         command=_command(module, _written(file, config)),
-        # What a spare process imports takes half a second on a CPU, and memory.
+        # What a spare process imports takes a second on a CPU, and memory.
         spared=role == "worker" and execution.device_type == "cuda",
         environment=child_environment(
             compute_threads=execution.threads,

@@ -120,13 +120,10 @@ def exit_with_parent() -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-_MOST_BYTES = 64
-
-
 def line_from_parent() -> str:
     """The short line that comes on standard input. Ends this process when that closes."""
     with suppress(ConnectionResetError):
-        if line := os.read(_STDIN, _MOST_BYTES):
+        if line := os.read(_STDIN, 64):
             return line.decode().strip()
     os._exit(1)
 

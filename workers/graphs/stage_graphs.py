@@ -229,6 +229,7 @@ class GraphCapture:
         tokens = max([0, *sizes["mixed"], *sizes["piecewise"]])
         if hidden_like is not None:
             most = max([tokens, *sizes["decode"], *sizes["grouped"]])
+            # Rows that differ, as the tokens of a first stage do before it has inputs.
             self._hidden = hidden_like.new_empty(most, hidden_like.shape[1]).normal_()
         self._buffers = AttentionBuffers.of(self._attention.layers, tokens, self._dtype)
         graphs.capture(

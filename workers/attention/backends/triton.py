@@ -1,5 +1,7 @@
-"""Attention by the project's own Triton kernels, on CUDA: for GPUs and dtypes without
-FlashAttention, and for few rows with long contexts, for which FlashAttention is slow.
+"""Attention by the project's own Triton kernels, on CUDA.
+
+For GPUs and dtypes without FlashAttention, and for few rows with long contexts, for which
+FlashAttention is slow.
 """
 
 from collections.abc import Callable, Sequence

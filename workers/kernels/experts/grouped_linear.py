@@ -103,12 +103,28 @@ def grouped_linear(
         PARTS=parts,
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
-        INPUTS=FP4_TILE if kind == "fp4" else GROUP if kind == "block" else tile.inputs,
+        INPUTS=_inputs(kind, tile),
         num_warps=tile.warps,
         num_stages=tile.stages,
         **pdl(out),
     )
     return out
+
+
+def shared_bytes(
+    tile: GroupedTile, weight: torch.Tensor | Fp8Weight | PackedFp4, dtype: torch.dtype
+) -> float:
+    """What all stages of a tile take of a block's shared memory, at most. Rows that are not in FP8
+    are in `dtype`."""
+    kind, numbers, _ = _kept(weight)
+    of_rows = numbers.itemsize if kind in ("block", "channel") else dtype.itemsize
+    of_weight = numbers.itemsize / (4 if kind == "fp4" else 1)
+    return tile.stages * _inputs(kind, tile) * (tile.rows * of_rows + tile.outputs * of_weight)
+
+
+def _inputs(kind: str, tile: GroupedTile) -> int:
+    """Inputs of an iteration, for a weight that is kept so."""
+    return FP4_TILE if kind == "fp4" else GROUP if kind == "block" else tile.inputs
 
 
 def _kept(
@@ -222,8 +238,11 @@ def _multiply_fp4(
     own_rows, own_words, own_scales, size, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """Likewise for a weight in MXFP4, which goes from registers to the tensor cores, and so is on
-    their wide side: with a copy of its numbers in shared memory tiles of 64 rows take longer."""
+    """Likewise for a weight in MXFP4.
+
+    Its numbers go from registers to the tensor cores, and so to their wide side. With a copy in
+    shared memory tiles of 64 rows take longer.
+    """
     WORDS: tl.constexpr = INPUTS // 4
     dtype: tl.constexpr = own_rows.dtype.element_ty
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)

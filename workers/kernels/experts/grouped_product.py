@@ -25,15 +25,15 @@ from workers.device.tuning import (
     GroupedTile,
 )
 from workers.kernels.experts.grouped_linear import (
-    FP4_TILE,
     PackedFp4,
     Pairs,
     grouped_linear,
     packed,
+    shared_bytes,
 )
 from workers.kernels.experts.routing import group
 from workers.kernels.linear.fused import Fp8Weight, FusedGate, Mxfp4Weight
-from workers.kernels.linear.quantized_rows import GROUP, quantize
+from workers.kernels.linear.quantized_rows import quantize
 from workers.kernels.linear.rowwise import activation_mul
 
 _logger = logging.getLogger(__name__)
@@ -107,17 +107,8 @@ class GroupedProduct:
         parts = 1 if gate is None else 2
         plain = self._bias is None and (gate is None or gate.function != "clamped")
         library = [None] if dense and plain and self._dtype == torch.bfloat16 else []
-        own = (tile for tile in GROUPED_TILES if self._shared_bytes(tile) <= room)
+        own = (t for t in GROUPED_TILES if shared_bytes(t, self._weight, self._dtype) <= room)
         return [*library, *(tile._replace(outputs=tile.outputs // parts) for tile in own)]
-
-    def _shared_bytes(self, tile: GroupedTile) -> float:
-        """The most that all stages of a tile take."""
-        number, inputs, of_rows = float(self._numbers.itemsize), tile.inputs, self._dtype.itemsize
-        if isinstance(self._weight, PackedFp4):
-            number, inputs = number / 4, FP4_TILE
-        elif isinstance(self._weight, Fp8Weight):
-            of_rows, inputs = 1, GROUP if self._weight.in_blocks else inputs
-        return tile.stages * inputs * (tile.rows * of_rows + tile.outputs * number)
 
     def _measured(self, watch: Stopwatch) -> list[GroupedTile | None]:
         """The fastest way for each of `GROUPED_MEASURED_PAIRS`, of which as many are of each expert
