@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from triton.compiler import max_shared_mem
+from triton.compiler.compiler import max_shared_mem
 
 from workers.device.choices import Choices
 from workers.device.timing import Stopwatch
