@@ -1,13 +1,15 @@
 """`python -P -m workers CONFIG.json [RESTARTS]`: one worker process.
 
 RESTARTS is how many times its stages were started before. A `spare` has this word there, and gets
-the number on standard input when it takes a worker's place.
+the number on standard input when it takes a worker's place. Until then it imports what that worker
+had imported when it was ready.
 """
 
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -28,7 +30,8 @@ def main() -> None:
     begun = time.monotonic()
     # Ctrl-C reaches the whole process group: the supervisor alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=WorkerConfig)
+    file = Path(sys.argv[1])
+    config = msgspec.json.decode(file.read_bytes(), type=WorkerConfig)
     execution, restarts = config.execution, sys.argv[2:]
     is_spare = restarts == ["spare"]
     if not is_spare:
@@ -41,15 +44,21 @@ def main() -> None:
 
     from workers.stage.worker import run_worker  # noqa: PLC0415
 
+    imports = file.with_suffix(".imports")
     if is_spare:
-        if execution.device_type == "cuda":
-            import_module("triton")
+        for name in imports.read_text().split():
+            with suppress(Exception):  # some are made in memory
+                import_module(name)
         restarts, begun = [line_from_parent()], time.monotonic()
         exit_with_parent()
     execution = execution.restarted(*restarts)
     torch.set_num_threads(execution.threads)
     config = msgspec.structs.replace(config, execution=execution)
-    _failure = run_worker(config, zmq.Context(), begun)  # held, with all that its traceback holds
+    context = zmq.Context()
+    # Held, with all that its traceback holds.
+    _failure = run_worker(
+        config, context, begun, lambda: imports.write_text("\n".join(sys.modules))
+    )
     finish_standard_error()
     # No thread is joined, no process group destroyed, no memory freed: each may wait for a stage
     # that is gone.

@@ -173,13 +173,13 @@ class WorkerGroup:
         self.processes[stage].wait()
 
     def log(self, stage: int) -> list[str]:
-        return self._file(stage, "log").read_text().splitlines()
+        return self.file(stage, "log").read_text().splitlines()
 
-    def _file(self, stage: int, kind: str) -> Path:
+    def file(self, stage: int, kind: str) -> Path:
         return Path(self._folder.name) / f"stage-{stage}.{kind}"
 
     def _start(self, stage: int) -> subprocess.Popen[bytes]:
-        path = self._file(stage, "json")
+        path = self.file(stage, "json")
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self._config, stage=stage)))
         # Ours first, and what this process was given: the libraries may be there alone.
         root = str(Path(workers.__file__).parent.parent)
@@ -192,7 +192,9 @@ class WorkerGroup:
             "PYTHONPATH": search_path,
             "TMPDIR": self._folder.name,
         }
-        with self._file(stage, "log").open("wb") as log:
+        if stage in self._spared:
+            self.file(stage, "imports").write_text("triton\nno_such_module")
+        with self.file(stage, "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "workers", str(path)]
                 + ["spare"] * (stage in self._spared),

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -54,7 +54,9 @@ _logger = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT", Share, AllocateKV)
 
 
-def run_worker(config: WorkerConfig, context: ZMQContext, begun: float) -> Exception:
+def run_worker(
+    config: WorkerConfig, context: ZMQContext, begun: float, on_ready: Callable[[], object]
+) -> Exception:
     """Serve steps until the process is killed. Returns only after a failure, which is then logged
     and sent to the engine core. The process has `begun` at that time of the monotonic clock.
 
@@ -67,7 +69,7 @@ def run_worker(config: WorkerConfig, context: ZMQContext, begun: float) -> Excep
     engine = EngineLink(context, config.execution, config.stage)
     try:
         with torch.inference_mode():
-            _serve(config, context, engine, Phases(begun))
+            _serve(config, context, engine, Phases(begun), on_ready)
     except Exception as error:
         send_last_words(error)
         return error
@@ -102,7 +104,11 @@ class Phases:
 
 
 def _serve(
-    config: WorkerConfig, context: ZMQContext, engine: EngineLink, phases: Phases
+    config: WorkerConfig,
+    context: ZMQContext,
+    engine: EngineLink,
+    phases: Phases,
+    on_ready: Callable[[], object],
 ) -> NoReturn:
     # float32 means float32, not TF32, whatever the environment sets.
     torch.set_float32_matmul_precision("highest")
@@ -137,6 +143,7 @@ def _serve(
     inbox = StepInbox(engine)
     stage = _stage(runner, links, engine, inbox, context)
     phases.log()
+    on_ready()
     engine.send(WorkerReady(config.stage))
     _start_heartbeat(config, context, stage)
     trimmer = HeapTrimmer() if execution.device_type == "cpu" else None

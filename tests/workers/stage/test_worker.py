@@ -58,6 +58,7 @@ def test_workers_serve_and_beat_until_their_parent_is_gone(tmp_path: Path) -> No
         assert second.wait(timeout=PATIENCE) == -signal.SIGTERM
         for stage in (0, 1):
             (line,) = group.log(stage)
+            assert "workers.stage.worker" in group.file(stage, "imports").read_text().split()
             assert re.search(
                 r"ready after \d+\.\d s: imports and links \d+\.\d, .*, warm-up ", line
             )
@@ -127,7 +128,7 @@ def failure_of(
         port = router.bind_to_random_port("tcp://127.0.0.1")
         own = with_execution(config, worker_endpoint=f"tcp://127.0.0.1:{port}")
         workers_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        ending = thread.submit(run_worker, own, workers_context, time.monotonic())
+        ending = thread.submit(run_worker, own, workers_context, time.monotonic(), lambda: None)
         message = None
         while not isinstance(message, WorkerFailed):
             assert router.poll(10_000), message
