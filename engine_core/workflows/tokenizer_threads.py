@@ -127,11 +127,12 @@ class _JobTexts:
 
 
 _Part = tuple[_JobTexts, list[WholeText]]
+_LANE_THREADS = 2
 
 
 class TokenizerThreads:
-    """Two threads that end when nobody holds this object. One is for jobs with long texts, so that
-    they delay no short ones."""
+    """Two lanes of threads that end when nobody holds this object. One is for jobs with long texts,
+    so that they delay no short ones."""
 
     def __init__(self, tokenizer: Tokenizer, max_model_len: int, *, whole: bool = True) -> None:
         """Texts of more than `max_model_len` tokens need not be tokenized further than that. Unless
@@ -144,7 +145,8 @@ class TokenizerThreads:
         )
 
     def _started_lane(self, name: str, lane: _Lane) -> _Lane:
-        threading.Thread(target=lane.run, name=name, daemon=True).start()
+        for _ in range(_LANE_THREADS):
+            threading.Thread(target=lane.run, name=name, daemon=True).start()
         weakref.finalize(self, lane.queue.put, None)
         return lane
 
@@ -167,37 +169,48 @@ class TokenizerThreads:
 
 
 class _Lane:
-    """A thread that tokenizes. API keys take turns, and the jobs of each are served slice by slice
-    in rotation. One call encodes a slice of each, in threads of the library."""
+    """Tokenizes in some threads. API keys take turns, and the jobs of each are served slice by
+    slice in rotation. One call encodes a slice of each, in threads of the library. Meanwhile
+    another thread reads what its last call has made, under the interpreter's lock."""
 
     def __init__(
         self, tokenizer: Tokenizer, max_model_len: int, tokenized: Mailbox[JobInputs]
     ) -> None:
         self._tokenizer, self._max_model_len = tokenizer, max_model_len
         self._tokenized = tokenized
+        self._choosing = threading.Lock()
+        self._active: FairQueue[_JobTexts] = FairQueue()
         self.queue: queue.SimpleQueue[_JobTexts | None] = queue.SimpleQueue()
+        """Jobs that are new, or have more slices. One that a thread works on is nowhere else."""
 
     def run(self) -> None:
         """Work in this thread, until None is taken from the queue."""
-        active: FairQueue[_JobTexts] = FairQueue()
-        while True:
-            while not active or not self.queue.empty():
-                if (job := self.queue.get()) is None:
-                    return
-                active.put(job, job.ready.key)
-            self._encode_slices(active)
+        while self._encode_slices():
+            pass
+        self.queue.put(None)  # for the other threads
 
-    def _encode_slices(self, active: FairQueue[_JobTexts]) -> None:
-        """Encode one slice of as many jobs as fill a call, and put back those that have more."""
+    def _next_parts(self) -> list[_Part]:
+        """A slice of each of as many jobs as fill a call."""
         parts: list[_Part] = []
-        size = 0
-        while active and size < SLICE_CHARACTERS:
-            job = active.take()
-            texts = [] if job.job.ended else job.next_texts()
-            parts.append((job, texts))
-            size += sum(map(_length_of, texts))
+        with self._choosing:
+            while not self._active or not self.queue.empty():
+                if (job := self.queue.get()) is None:
+                    return []
+                self._active.put(job, job.ready.key)
+            size = 0
+            while self._active and size < SLICE_CHARACTERS:
+                job = self._active.take()
+                texts = [] if job.job.ended else job.next_texts()
+                parts.append((job, texts))
+                is_whole_call = not texts and not job.job.ended
+                size += SLICE_CHARACTERS if is_whole_call else sum(map(_length_of, texts))
+        return parts
+
+    def _encode_slices(self) -> bool:
+        """Encode the next slices, and put back the jobs that have more. False if it is over."""
+        parts = self._next_parts()
+        for job, texts in parts:
             if not texts and not job.job.ended:
-                size += SLICE_CHARACTERS
                 try:
                     job.next_part(self._tokenizer, self._max_model_len)
                 except BaseException as error:
@@ -207,7 +220,8 @@ class _Lane:
         self._tokenized.put(*(ready for job, _ in parts for ready in job.take()))
         for job, _ in parts:
             if not job.is_over:
-                active.put(job, job.ready.key)
+                self.queue.put(job)
+        return bool(parts)
 
     def _encode(self, parts: list[_Part], special: bool) -> None:
         """Encode the texts of jobs that agree about special tokens with one call. If it fails those
