@@ -249,7 +249,9 @@ GROUPED_TILES = (
     GroupedTile(32, 128, 128, 4, 4),
     GroupedTile(64, 128, 64, 4, 4),
     GroupedTile(64, 128, 128, 4, 3),
+    GroupedTile(64, 256, 128, 8, 3),
     GroupedTile(128, 128, 128, 4, 3),
+    GroupedTile(128, 256, 64, 8, 3),
     GroupedTile(128, 128, 64, 8, 4),
 )
 

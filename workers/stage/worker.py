@@ -146,7 +146,10 @@ def _serve(
     on_ready()
     engine.send(WorkerReady(config.stage))
     _start_heartbeat(config, context, stage)
-    trimmer = HeapTrimmer() if execution.device_type == "cpu" else None
+    _run_steps(stage, inbox, HeapTrimmer() if execution.device_type == "cpu" else None)
+
+
+def _run_steps(stage: Stage, inbox: StepInbox, trimmer: HeapTrimmer | None) -> NoReturn:
     while True:
         stage.run(inbox.next_step())
         if trimmer is not None:

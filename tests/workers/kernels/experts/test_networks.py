@@ -73,7 +73,7 @@ def test_the_library(
     monkeypatch.setattr(grouped_product, "activation_mul", lambda both, _: gated(F.silu, both))
     weight = drawn(6 * 64, 32, dtype=torch.bfloat16, device=device)
     made = GroupedProduct(weight, None, gate, torch.bfloat16, 6, OneWay())
-    least, most = made._candidates(64 << 10), made._candidates(227 << 10)
+    least, most = made._candidates(64 << 10), made._candidates(256 << 10)
     assert least[0] is most[0] is None
     assert (len(least), len(most)) == (2, len(GROUPED_TILES) + 1)
     for function in (None, FusedGate("clamped")):
