@@ -18,6 +18,7 @@ from engine_core.loop.reports import StepWork
 from engine_core.messages import KeyShare, Usage
 from engine_core.schedulers.batches import DecodeBatch
 from engine_core.schedulers.cost_model import CostModel, starting_coefficients
+from engine_core.schedulers.expected_growth import ExpectedGrowth
 from engine_core.schedulers.kv_cache import KVCacheManager
 from engine_core.schedulers.masks import StepMasks
 from engine_core.schedulers.micro_batches import MicroBatches
@@ -72,7 +73,8 @@ class DecoderScheduler:
         self._max_tokens = config.max_step_tokens
         self.kv = KVCacheManager(num_blocks, config.cache_layout)
         self._running = RunningRequests(config.max_running)
-        self._waiting = WaitingRequests(self.kv, config, clock)
+        self._growth = ExpectedGrowth(self.kv)
+        self._waiting = WaitingRequests(self.kv, self._growth, config, clock)
         self._in_progress = PromptsInProgress(self.kv, self._costs)
         self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(
@@ -119,7 +121,10 @@ class DecoderScheduler:
     def abort(self, job: Job, row: int | None = None) -> int:
         if row is None:
             return sum(map(self._end, self._rows.close(job)))
-        return 0 if (request := self._rows.find(job, row)) is None else self._end(request)
+        if (request := self._rows.find(job, row)) is None:
+            return 0
+        self._growth.finished(request)
+        return self._end(request)
 
     def reset_cache(self) -> None:
         self.kv.reset()
@@ -197,8 +202,7 @@ class DecoderScheduler:
             if request.rewound:
                 self._begin_again(request)
                 continue
-            if request.kind is JobKind.BATCH:
-                self._waiting.batch.finished(request)
+            self._growth.finished(request)
             self._end(request)
             if request.job.ended:
                 self.abort(request.job)
@@ -257,8 +261,7 @@ class DecoderScheduler:
             self._preempt(other)
         request.room += self.kv.block_size
         batch.updates += self.kv.table_updates(request.slot, request.held)
-        if request.kind is JobKind.BATCH:
-            self._waiting.batch.grown(request)
+        self._growth.grown(request)
         return True
 
     def _make_longer(self, batch: DecodeBatch, request: Request, stop: int) -> None:
@@ -350,7 +353,10 @@ class DecoderScheduler:
     def _begin(self, queue: RequestQueue, batch: DecodeBatch, request: Request) -> bool:
         """Give a waiting request a slot and its known tokens' blocks. False if too few are free."""
         found = cached_prefix(self.kv, request)
-        if not queue.has_room(request, found):
+        shared = self.kv.num_held(found.blocks)
+        # Rows of later kinds give way to all growth.
+        others = any(self._running.rows[request.kind + 1 :])
+        if not others and not self._growth.has_room(request, shared):
             return False
         if (prefix := claim_from_cache(self.kv, request, found)) is None:
             return False
@@ -364,8 +370,7 @@ class DecoderScheduler:
         batch.sources += prefix.sources
         batch.begun.append(request.job)
         queue.take(request)
-        if request.kind is JobKind.BATCH:
-            self._waiting.batch.begun(request)
+        self._growth.begun(request, shared)
         self._in_progress.begin(request)
         if not request.announced:
             self._counted.cached_tokens += request.cached
@@ -452,8 +457,7 @@ class DecoderScheduler:
         self._resume(self._in_progress.leave(request))
         share_text(self.kv, request)
         self._running.leave(request)
-        if request.kind is JobKind.BATCH:
-            self._waiting.batch.left(request)
+        self._growth.left(request)
         self._shared.leave(request)
         for own in request.held:
             self.kv.release(own.held)

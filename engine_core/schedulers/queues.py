@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 
 from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import NO_KEY
+from engine_core.schedulers.expected_growth import ExpectedGrowth
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
-from engine_core.schedulers.prefixes import LEAST_SHARED, CachedPrefix
+from engine_core.schedulers.prefixes import LEAST_SHARED
 from engine_core.schedulers.prompt_budget import efficient_tokens
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import WaitingQueue
@@ -58,32 +59,26 @@ class RequestQueue(WaitingQueue[Request]):
         self.given(request, request.own_tokens)
         self.remove(request)
 
-    def has_room(self, request: Request, found: CachedPrefix) -> bool:
-        """True if a request may begin as soon as the blocks which are not `found` are free."""
-        del request, found
-        return True
-
 
 class BatchQueue(RequestQueue):
     """The queue of the batch band: rows begin in the order in which they came.
 
-    They come sorted by their tokens, so what neighbours share is still in the cache. A row begins
-    only if the cache holds what all that run are expected to need: none gives way to the growth of
-    another. Beginnings balance endings (BatchLLM, arXiv:2412.03594).
+    They come sorted by their tokens, so what neighbours share is still in the cache. Beginnings
+    balance endings (BatchLLM, arXiv:2412.03594).
     """
 
     def __init__(
-        self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
+        self,
+        kv: KVCacheManager,
+        growth: ExpectedGrowth,
+        config: ExecutionConfig,
+        clock: Callable[[], float],
     ) -> None:
         super().__init__(math.inf, clock)
-        self._kv = kv
+        self._kv, self._growth = kv, growth
         self._max_running, self._step_tokens = config.max_running, efficient_tokens(config)
         self._rows = self._row_tokens = 0  # all that came: rows, and tokens to compute for them
         self._newest: Request | None = None
-        self._expected: dict[Request, int] = {}  # the blocks that each which runs will fill
-        self._lacking: dict[Request, int] = {}  # those that each of them is still expected to need
-        self._growth = 0  # their sum
-        self._ended = self._output = 0  # rows that have come to their own end, and their tokens
 
     def append(self, request: Request) -> None:
         own = len(request.tokens) - self._shared_with_last(request)
@@ -95,43 +90,17 @@ class BatchQueue(RequestQueue):
     def put_back(self, request: Request, shared: int) -> None:
         self.put_first(request, len(request.tokens) - shared)
 
-    def has_room(self, request: Request, found: CachedPrefix) -> bool:
-        if not self._expected:
-            return True
-        needed = self._kv.layout.blocks_held(self._expected_tokens(request))
-        needed -= self._kv.num_held(found.blocks)
-        return self._kv.num_free >= self._growth + needed
-
     def quota(self, decode_rows: int, micro_batches: int) -> int:
         """The most prompt tokens of a step: what all rows that can run need in an output's time.
 
         At least those that make a step beside `decode_rows` worth its fixed cost."""
         if not self._rows:
             return 0
-        computed, output = self._row_tokens / self._rows, self._mean_output()
+        computed, output = self._row_tokens / self._rows, self._output()
         each = self._kv.layout.blocks_held(math.ceil(computed + output))
         held = self._kv.num_blocks / each
         balance = _CATCH_UP * min(self._max_running, held) * computed / output / micro_batches
         return math.ceil(max(balance, self._step_tokens - decode_rows, 1))
-
-    def begun(self, request: Request) -> None:
-        """Note that a request runs, with the blocks that it has claimed."""
-        self._expected[request] = self._kv.blocks_for(self._expected_tokens(request))
-        self.grown(request)
-
-    def grown(self, request: Request) -> None:
-        lacking = self._kv.lacking(request.held, self._expected[request])
-        self._growth += lacking - self._lacking.get(request, 0)
-        self._lacking[request] = lacking
-
-    def left(self, request: Request) -> None:
-        del self._expected[request]
-        self._growth -= self._lacking.pop(request)
-
-    def finished(self, request: Request) -> None:
-        """Learn how long outputs are from a request that has come to its own end."""
-        self._ended += 1
-        self._output += len(request.tokens) - request.prompt_len
 
     def _shared_with_last(self, request: Request) -> int:
         """Count the tokens that a new row begins with like the one before it."""
@@ -141,30 +110,29 @@ class BatchQueue(RequestQueue):
         shared = common_tokens(other.tokens.tobytes(), request.tokens[:-1].tobytes())
         return shared if shared >= LEAST_SHARED else 0
 
-    def _expected_tokens(self, request: Request) -> int:
-        """A request's with the mean output, its longest while none has ended."""
-        most = request.max_len - request.prompt_len
-        output = min(most, math.ceil(self._mean_output())) if self._ended else most
-        return request.prompt_len + output
+    def _output(self) -> float:
+        """Mean output tokens of ended rows, at first the most that the newest may have.
 
-    def _mean_output(self) -> float:
-        """Mean output tokens of ended rows, at first the most that one may have. At least 1: a row
-        that embeds has none."""
-        if self._ended:
-            return max(1.0, self._output / self._ended)
-        request = next(iter(self._expected), self._newest)
-        return 1.0 if request is None else max(1.0, request.max_len - request.prompt_len)
+        At least 1: a row that embeds has none."""
+        if (mean := self._growth.batch_outputs.mean()) is not None:
+            return max(1.0, mean)
+        newest = self._newest
+        return 1.0 if newest is None else max(1.0, newest.max_len - newest.prompt_len)
 
 
 class WaitingRequests:
     """A queue for each kind of rows, in the order in which they begin."""
 
     def __init__(
-        self, kv: KVCacheManager, config: ExecutionConfig, clock: Callable[[], float]
+        self,
+        kv: KVCacheManager,
+        growth: ExpectedGrowth,
+        config: ExecutionConfig,
+        clock: Callable[[], float],
     ) -> None:
         self._kv = kv
         self.small = RequestQueue(config.max_priority_wait, clock)
-        self.batch = BatchQueue(kv, config, clock)
+        self.batch = BatchQueue(kv, growth, config, clock)
         large = RequestQueue(config.max_priority_wait, clock)
         self.queues: tuple[RequestQueue, ...] = (self.small, large, self.batch)
         """By `JobKind`."""

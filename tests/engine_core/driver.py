@@ -24,6 +24,11 @@ from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline,
 from tests.engine_core.windowed_model import WindowedModel, windowed_reference
 
 
+def hope(scheduler: DecoderScheduler) -> None:
+    """Let requests begin as soon as they find blocks, whatever those that run will need."""
+    scheduler._growth.has_room = lambda *_: True
+
+
 class Driver:
     """A scheduler with a pipeline of simulated stages, iterated by hand."""
 
@@ -227,8 +232,10 @@ class Driver:
         usage = self.scheduler.usage()
         assert (usage.running, usage.waiting, usage.kv_blocks_used) == (0, 0, 0)
         queue = self.batch_queue
-        assert (queue.num_tokens, queue._growth, len(queue)) == (0, 0, 0)
-        assert [queue._expected, queue._lacking] == [{}, {}]
+        assert (queue.num_tokens, len(queue)) == (0, 0)
+        growth = self.scheduler._growth
+        assert [growth._tokens, growth._shared, growth._lacking] == [{}, {}, {}]
+        assert growth._growth == 0
         progress = self.scheduler._in_progress
         assert [progress._entries, progress._sorted, progress._waiting] == [{}, {}, {}]
         assert [progress._leaders, progress._for_one_step] == [{}, {}]

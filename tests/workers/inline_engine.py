@@ -21,6 +21,7 @@ from engine_core.tokenization.tokenized import Tokenized
 from engine_core.workflows.generate import DecoderProcessor
 from engine_core.workflows.tokenizer_threads import JobInputs
 from tests.engine_core.configs import execution_config
+from tests.engine_core.driver import hope
 from tests.workers.checkpoints import with_execution, worker_config
 from tests.workers.inline_pipeline import Fault, InlinePipeline
 from workers.contract.config import Device, Dtype, WorkerConfig
@@ -108,6 +109,7 @@ class InlineEngine:
         )
         self.deepest = 0
         self.scheduler = DecoderScheduler(engine, way.num_blocks)
+        hope(self.scheduler)
         self._processor = DecoderProcessor(engine, way.num_blocks)
         self._mutate = mutate
         self._open_jobs = 0

@@ -116,9 +116,9 @@ def test_outputs_are_expected_as_long_as_those_that_have_finished() -> None:
     for number in range(3):
         driver.add(number, prompt_of(5, seed=number), number + 1, batch=True)
     driver.drain()
-    driver.add(3, prompt_of(6, seed=3), 30, batch=True)
+    driver.add(3, prompt_of(6, seed=3), 30, batch=True, eos_token_ids=_STOPS)
     driver.step()
-    assert driver.batch_queue._expected[driver.submitted[-1].requests[0]] == 2
+    assert driver.scheduler._growth._tokens[driver.submitted[-1].requests[0]] == 8
     driver.drain()
 
 

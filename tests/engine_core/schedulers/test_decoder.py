@@ -3,7 +3,7 @@
 import pytest
 
 from engine_core.schedulers.request import Status
-from tests.engine_core.driver import Driver, jobs_in, prompt_of
+from tests.engine_core.driver import Driver, hope, jobs_in, prompt_of
 from tests.engine_core.simulated_model import next_token, reference
 
 _TEXT = reference(prompt_of(6), 12)
@@ -129,6 +129,7 @@ def test_the_oldest_is_served_without_a_break(stages: int) -> None:
     """The oldest request is never preempted, however crowded the cache is; and once it has ended,
     neither is the next."""
     driver = Driver(num_blocks=9, stages=stages)
+    hope(driver.scheduler)
     prompts = driver.add_each((prompt_of(7, seed=job) for job in range(6)), 20)
     while len(driver.ended) < 6:
         oldest = next(iter(driver.scheduler._running), None)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine_core.driver import Driver, jobs_in, prompt_of
+from tests.engine_core.driver import Driver, hope, jobs_in, prompt_of
 from tests.engine_core.integrity import check_blocks
 
 _PREFIX = 18
@@ -90,6 +90,7 @@ def test_what_is_cached_takes_no_row_of_its_blocks() -> None:
 def test_an_arrival_has_the_token_of_a_row_that_lacks_a_block() -> None:
     """Row 1, which may be about to end, preempts none for its second block."""
     driver = Driver(5, max_running=3, max_step_tokens=3, steps_ahead=1)
+    hope(driver.scheduler)
     prompts = {0: prompt_of(9)}
     driver.add(0, prompts[0], 9, batch=True)
     while not driver.scheduler._running.contexts:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from engine_core.messages import Failed, GenerateJob, JobMessage, ReadJob, RowOutput, SamplingParams
+from tests.engine_core.driver import hope
 from tests.engine_core.fake_transport import Engine
 from tests.engine_core.simulated_model import ids
 from tests.engine_core.test_core import A
@@ -138,6 +139,7 @@ def test_what_is_preempted_is_reported_as_before(
     folder: Path, model: Any, stages: dict[int, Stages]
 ) -> None:
     engine = start_engine(folder, stages[1])
+    hope(engine.core._scheduler)
     lists = (FEW, [], MANY, ONE)
     jobs = [job(number, lists[number % 4], length=20, max_tokens=220) for number in range(8)]
     found = answers(engine, *jobs)

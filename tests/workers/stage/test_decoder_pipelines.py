@@ -11,6 +11,7 @@ import pytest
 
 from engine_core.messages import GenerateJob, SamplingParams
 from engine_core.schedulers.decoder import DecoderScheduler
+from tests.engine_core.driver import hope
 from tests.engine_core.fake_transport import Engine, FakeExecutor
 from tests.engine_core.grammars import GRAMMARS
 from tests.engine_core.masked_driver import STOPS, TOKENIZER
@@ -127,6 +128,7 @@ def test_every_text_is_that_of_one_stage(
     engine = engine_over(runner, folder, num_stages=stages, steps_ahead=ahead)
     scheduler = engine.core._scheduler
     assert isinstance(scheduler, DecoderScheduler)
+    hope(scheduler)
     decided = scheduler._micro_batches
     decided._stages = decided._most = micro_batches
     # No row is large: beside those fewer micro-batches are in flight.
