@@ -108,10 +108,15 @@ def daemon_parts(
             title="batch process",
             role="batch",
             command=_command("server.batches.batch_process", server_file),
-            environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+            environment=child_environment(tokenizer_threads=_tokenizer_threads()),
         )
         parts.append(batches)
     return parts
+
+
+def _tokenizer_threads() -> int:
+    """Threads of the library in a process that tokenizes. Others need the rest of the cores."""
+    return max(1, available_cores() * 3 // 4)
 
 
 def engine_parts(
@@ -129,7 +134,7 @@ def engine_parts(
                 model=execution.name,
                 copy=execution.copy,
                 command=_command("engine_core", _written(Path(f"{prefix}.engine.json"), config)),
-                environment=child_environment(tokenizer_threads=max(1, available_cores() // 2)),
+                environment=child_environment(tokenizer_threads=_tokenizer_threads()),
             )
             parts.append(engine)
             parts += worker_parts(execution, prefix, 0, interface)
