@@ -18,15 +18,17 @@ from engine_core.schedulers.queues import BatchQueue
 from engine_core.schedulers.request import Request
 from engine_core.schedulers.waiting import ItemT, WaitingQueue
 from engine_core.structured.matcher import Matcher
+from engine_core.workflows.base import Scheduler
 from tests.engine_core.configs import execution_config
 from tests.engine_core.integrity import check_blocks
 from tests.engine_core.simulated_model import SimulatedModel, SimulatedPipeline, reference
 from tests.engine_core.windowed_model import WindowedModel, windowed_reference
 
 
-def hope(scheduler: DecoderScheduler) -> None:
+def hope(scheduler: Scheduler) -> None:
     """Let requests begin as soon as they find blocks, whatever those that run will need."""
-    scheduler._growth.has_room = lambda *_: True
+    assert isinstance(scheduler, DecoderScheduler)
+    scheduler._growth.has_room = lambda request, shared: True
 
 
 class Driver:
