@@ -54,12 +54,41 @@ def given_ids(message: JobMessage) -> list[Tokenized]:
     ]
 
 
-def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
-    """A text's or a pair's tokens, truncated as `options` say.
-
-    Truncation removes tokens of the last text from one end. If all others (the first text of a
-    pair, special tokens) are still more than the limit, it removes those, from the same end.
+def tokenize_texts(
+    tokenizer: Tokenizer, texts: Sequence[WholeText], options: Sequence[Tokenization]
+) -> list[Tokenized]:
+    """Tokenize texts and pairs with at most one call of the library, truncated as the `options` of
+    each say, which agree about special tokens. Raises RefusalError as `Tokenizer.encodings` does.
     """
+    done: list[Tokenized | None] = [None] * len(texts)
+    lone = [text for text in texts if isinstance(text, str)]
+    special = options[0].add_special_tokens if options else True
+    if (words := tokenizer.known_words) is not None and len(lone) == len(texts):
+        around = (words.before, words.behind) if special else (b"", b"")
+        done = [
+            None if ids is None else _of_words(ids, around, own)
+            for ids, own in zip(words.ids(lone), options, strict=True)
+        ]
+    left = [index for index, known in enumerate(done) if known is None]
+    encodings = tokenizer.encodings([texts[index] for index in left], add_special_tokens=special)
+    for index, encoding in zip(left, encodings, strict=True):
+        paired = isinstance(texts[index], tuple)
+        done[index] = tokenized(encoding, options[index], paired=paired)
+    return [each for each in done if each is not None]
+
+
+def _of_words(ids: bytes, around: tuple[bytes, bytes], options: Tokenization) -> Tokenized:
+    """A text's tokens, of the `ids` of its words, truncated as `options` say."""
+    before, behind = around
+    whole, limit = before + ids + behind, options.truncate_to
+    if limit is None or len(whole) <= limit * _ITEM:
+        return Tokenized(whole)
+    text = np.arange(len(before), len(before) + len(ids), _ITEM) // _ITEM
+    return _cut(np.frombuffer(whole, np.int32), np.empty(0, np.uint8), text, options)
+
+
+def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
+    """A text's or a pair's tokens, truncated as `options` say."""
     ids = np.array(encoding.ids, np.int32)
     segments = np.array(encoding.type_ids if paired else [], np.uint8)
     limit = options.truncate_to
@@ -68,12 +97,22 @@ def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tok
     is_text = np.array([sequence == 1 for sequence in encoding.sequence_ids])
     if not is_text.any():  # a text alone, or the second one of a pair is empty
         is_text = np.array(encoding.special_tokens_mask) == 0
-    text = np.flatnonzero(is_text)
-    left, excess = options.truncation_side == "left", len(ids) - limit
+    return _cut(ids, segments, np.flatnonzero(is_text), options)
+
+
+def _cut(
+    ids: _Ids, segments: npt.NDArray[np.uint8], text: npt.NDArray[np.int64], options: Tokenization
+) -> Tokenized:
+    """Remove tokens of the last text, whose indices are `text`, from one end. If all others (the
+    first text of a pair, special tokens) are still more than the limit, remove those, from the same
+    end."""
+    limit, left = options.truncate_to, options.truncation_side == "left"
+    assert limit is not None, "what is not truncated is whole"
+    excess = len(ids) - limit
     cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
     kept = np.delete(np.arange(len(ids)), cut)
     kept = kept[-limit:] if left else kept[:limit]
-    segments = segments[kept] if paired else segments
+    segments = segments[kept] if len(segments) else segments
     return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
 
 

@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from engine_core.refusal import RefusalError
 from engine_core.tokenization.growth import check_growth
+from engine_core.tokenization.known_words import KnownWords
 from engine_core.tokenization.pipeline_rules import continuing, longest_token
 from engine_core.tokenization.tokenizer_settings import TokenizerSettings
 from workers.contract.checkpoint.config_keys import Refuse, stop
@@ -118,6 +119,10 @@ class Tokenizer:
             return text
         data = self.token_bytes.joined(ids, skip_special_tokens=skip_special_tokens)
         return data.decode(errors="replace")
+
+    @cached_property
+    def known_words(self) -> KnownWords | None:
+        return KnownWords.of(self)
 
     @cached_property
     def token_bytes(self) -> "TokenBytes":

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby, islice, takewhile
 from typing import TYPE_CHECKING
 
 from engine_core.loop.fair_queue import FairQueue, Mailbox
@@ -23,7 +23,7 @@ from engine_core.tokenization.tokenized import (
     given_ids,
     tokenize_long,
     tokenize_pieces,
-    tokenized,
+    tokenize_texts,
 )
 from engine_core.tokenization.tokenizer import Tokenizer, not_tokenized
 
@@ -227,8 +227,9 @@ class _Lane:
         """Encode the texts of jobs that agree about special tokens with one call. If it fails those
         of each job are encoded alone, and the job whose text has failed is refused."""
         batch = [text for _, texts in parts for text in texts]
+        options = [job.job.message.tokenization for job, texts in parts for _ in texts]
         try:
-            encodings = iter(self._tokenizer.encodings(batch, add_special_tokens=special))
+            done = iter(tokenize_texts(self._tokenizer, batch, options))
         except RefusalError as error:
             if len(parts) == 1:
                 parts[0][0].ready.refusal = _refusal(error)
@@ -237,11 +238,7 @@ class _Lane:
                     self._encode([part], special)
             return
         for job, texts in parts:
-            options = job.job.message.tokenization
-            job.ready.tokenized += [
-                tokenized(next(encodings), options, paired=isinstance(text, tuple))
-                for text in texts
-            ]
+            job.ready.tokenized += islice(done, len(texts))
 
 
 def _adds_special_tokens(part: _Part) -> bool:
