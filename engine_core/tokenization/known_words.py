@@ -49,9 +49,11 @@ class KnownWords:
         put ids around a text and nothing else."""
         if not _parts_at_spaces(tokenizer):
             return None
-        raw = tokenizer.raw
-        around, text = raw.encode("").ids, raw.encode("a b").ids
-        own = raw.encode("a b", add_special_tokens=False).ids
+        try:
+            around, text = (each.ids for each in tokenizer.encodings(["", "a b"]))
+            own = tokenizer.encodings(["a b"], add_special_tokens=False)[0].ids
+        except RefusalError:  # its unknown token may be missing
+            return None
         for place in range(len(around) + 1):
             before, behind = around[:place], around[place:]
             if text == [*before, *own, *behind] and not {*around}.intersection(own):

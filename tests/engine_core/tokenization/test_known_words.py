@@ -1,9 +1,11 @@
 """Texts put together from the ids of their words, beside the library's of the whole texts."""
 
+import select
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,13 +16,16 @@ from tokenizers.normalizers import NFKC, BertNormalizer, Lowercase
 from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.processors import TemplateProcessing
 
-from engine_core.messages import Tokenization
+from engine_core.loop.jobs import Job
+from engine_core.messages import EncodeJob, Tokenization
 from engine_core.refusal import RefusalError
 from engine_core.tokenization import known_words
 from engine_core.tokenization.known_words import KnownWords
 from engine_core.tokenization.tokenized import tokenize_texts, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
+from engine_core.workflows.tokenizer_threads import TokenizerThreads
 from tests.engine_core.panicking import BAD, make_panicking
+from tests.patience import PATIENCE
 
 _LETTERS = "abcXYZ019äéßİ\u03c2\u03c3中文\u0301.,[]#-"
 _VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##bc", "mask", "abc"]
@@ -115,6 +120,19 @@ def test_others_know_no_words(make: Callable[[RawTokenizer], object]) -> None:
     tokenizer = tokenizer_of(BertNormalizer())
     make(tokenizer.raw)
     assert KnownWords.of(Tokenizer(tokenizer.raw)) is None
+
+
+def test_a_tokenizer_without_its_unknown_token_answers_all_the_same() -> None:
+    raw = RawTokenizer(WordPiece({"hello": 0, "x": 1}, unk_token="[UNK]"))
+    raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    threads = TokenizerThreads(Tokenizer(raw), 512)
+    for number in range(3):
+        job = EncodeJob(number, texts=["hello x"], tokenization=Tokenization())
+        threads.put(Job(b"", job, 1, 0), ["hello x"])
+        assert select.select([threads], [], [], PATIENCE)[0]
+        (inputs,) = threads.take()
+        (found,) = inputs.tokenized
+        assert np.frombuffer(found.ids, np.int32).tolist() == [0, 1]
 
 
 def test_a_word_at_which_the_library_fails_is_refused_and_not_learnt() -> None:
