@@ -74,7 +74,7 @@ class DecoderScheduler:
         self.kv = KVCacheManager(num_blocks, config.cache_layout)
         self._running = RunningRequests(config.max_running)
         self._growth = ExpectedGrowth(self.kv)
-        self._waiting = WaitingRequests(self.kv, self._growth, config, clock)
+        self._waiting = WaitingRequests(self.kv, self._growth.batch_outputs, config, clock)
         self._in_progress = PromptsInProgress(self.kv, self._costs)
         self._rows = RowShares(config.max_running, clock)
         self._short_steps = ShortSteps(

@@ -41,17 +41,19 @@ class OutputLengths:
 
 
 class ExpectedGrowth:
-    """Lets a request begin if the cache is expected to hold what runs whenever one of them ends:
-    what gives way to the growth of others is computed again.
+    """The rule by which requests begin: the cache is to hold all that run whenever one ends.
 
-    An output is expected to be as long as it may be where no token ends it, else as those before.
-    As all grow alike, the need is greatest when one ends (Gong et al., "Past-Future Scheduler for
-    LLM Serving under SLA Guarantees", 2025).
+    What gives way to the growth of others is computed again. An output is expected to be as long as
+    it may be where no token ends it, else as those before. As all grow alike, the need is greatest
+    when one ends (Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", 2025).
     """
 
     def __init__(self, kv: KVCacheManager) -> None:
         self._kv = kv
         self.batch_outputs, self._other_outputs = OutputLengths(), OutputLengths()
+        layout = kv.layout
+        held = [layout.blocks_held(own * layout.block_size) for own in range(layout.max_blocks + 1)]
+        self._blocks_by_entries = np.array(held)
         # By request that runs: its tokens at its end, blocks that others held when it began, and
         # those that it still lacks.
         self._tokens: dict[Request, int] = {}
@@ -84,16 +86,10 @@ class ExpectedGrowth:
         return int(np.where(left >= ends, grown, of_others - held).sum(axis=1).max())
 
     def _blocks(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Those that sequences of so many tokens hold."""
+        """Blocks that sequences of so many tokens hold, or of the most that one may have."""
         layout = self._kv.layout
-        whole = -(-tokens // layout.block_size)
-        return sum(
-            (
-                group.num_tables * np.minimum(whole, min(group.seen, layout.max_blocks))
-                for group in layout.groups
-            ),
-            np.zeros_like(whole),
-        )
+        entries = np.minimum(-(-tokens // layout.block_size), layout.max_blocks)
+        return self._blocks_by_entries[entries]
 
     def begun(self, request: Request, shared: int) -> None:
         """Note that a request runs, with the blocks that it has claimed."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from engine_core.loop.jobs import Job, JobKind
 from engine_core.messages import NO_KEY
-from engine_core.schedulers.expected_growth import ExpectedGrowth
+from engine_core.schedulers.expected_growth import OutputLengths
 from engine_core.schedulers.kv_cache import KVCacheManager, common_tokens
 from engine_core.schedulers.prefixes import LEAST_SHARED
 from engine_core.schedulers.prompt_budget import efficient_tokens
@@ -70,12 +70,13 @@ class BatchQueue(RequestQueue):
     def __init__(
         self,
         kv: KVCacheManager,
-        growth: ExpectedGrowth,
+        outputs: OutputLengths,
         config: ExecutionConfig,
         clock: Callable[[], float],
     ) -> None:
+        """`outputs` are those of the band's rows that have ended."""
         super().__init__(math.inf, clock)
-        self._kv, self._growth = kv, growth
+        self._kv, self._outputs = kv, outputs
         self._max_running, self._step_tokens = config.max_running, efficient_tokens(config)
         self._rows = self._row_tokens = 0  # all that came: rows, and tokens to compute for them
         self._newest: Request | None = None
@@ -114,7 +115,7 @@ class BatchQueue(RequestQueue):
         """Mean output tokens of ended rows, at first the most that the newest may have.
 
         At least 1: a row that embeds has none."""
-        if (mean := self._growth.batch_outputs.mean()) is not None:
+        if (mean := self._outputs.mean()) is not None:
             return max(1.0, mean)
         newest = self._newest
         return 1.0 if newest is None else max(1.0, newest.max_len - newest.prompt_len)
@@ -126,13 +127,13 @@ class WaitingRequests:
     def __init__(
         self,
         kv: KVCacheManager,
-        growth: ExpectedGrowth,
+        batch_outputs: OutputLengths,
         config: ExecutionConfig,
         clock: Callable[[], float],
     ) -> None:
         self._kv = kv
         self.small = RequestQueue(config.max_priority_wait, clock)
-        self.batch = BatchQueue(kv, growth, config, clock)
+        self.batch = BatchQueue(kv, batch_outputs, config, clock)
         large = RequestQueue(config.max_priority_wait, clock)
         self.queues: tuple[RequestQueue, ...] = (self.small, large, self.batch)
         """By `JobKind`."""

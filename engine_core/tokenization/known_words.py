@@ -27,7 +27,7 @@ _LEARNT = 16
 
 _MOST_KNOWN, _WORD = 1 << 22, 32
 """The most characters of all words, and what each word counts for beside its own: 100,000 words of
-a language, in some 25 MB."""
+a language, in some 20 MB."""
 
 _SEPARATE = frozenset({"BertNormalizer", "Lowercase"})
 """Normalizers that change each character for itself, whatever is behind a space."""
@@ -45,8 +45,10 @@ class KnownWords:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> KnownWords | None:
-        """None for a tokenizer that may join what a space parts, or whose template is not known to
-        put ids around a text and nothing else."""
+        """Those of a tokenizer, at first none.
+
+        None where it may join what a space parts, or where its template is not known to put ids
+        around a text and nothing else."""
         if not _parts_at_spaces(tokenizer):
             return None
         try:
@@ -87,9 +89,10 @@ class KnownWords:
         library fails is left to the library."""
         with suppress(RefusalError):
             ids = self._tokenizer.encode(words, add_special_tokens=False)
-            self._size += sum(map(len, words)) + _WORD * len(words)
+            size = sum(map(len, words)) + _WORD * len(words)
+            self._size += size
             if self._size > _MOST_KNOWN:
-                self._known, self._size = {}, 0
+                self._known, self._size = {}, size
             self._known.update(zip(words, ids, strict=True))
 
 

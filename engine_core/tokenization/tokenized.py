@@ -57,24 +57,23 @@ def given_ids(message: JobMessage) -> list[Tokenized]:
 def tokenize_texts(
     tokenizer: Tokenizer, texts: Sequence[WholeText], options: Sequence[Tokenization]
 ) -> list[Tokenized]:
-    """Tokenize texts and pairs with at most one call of the library, truncated as the `options` of
-    each say, which agree about special tokens. Raises RefusalError as `Tokenizer.encodings` does.
-    """
-    done: list[Tokenized | None] = [None] * len(texts)
+    """Tokenize texts and pairs together, truncated as the `options` of each say, which agree about
+    special tokens. Raises RefusalError as `Tokenizer.encodings` does."""
+    known: list[bytes | None] = [None] * len(texts)
     lone = [text for text in texts if isinstance(text, str)]
     special = options[0].add_special_tokens if options else True
+    around = b"", b""
     if (words := tokenizer.known_words) is not None and len(lone) == len(texts):
-        around = (words.before, words.behind) if special else (b"", b"")
-        done = [
-            None if ids is None else _of_words(ids, around, own)
-            for ids, own in zip(words.ids(lone), options, strict=True)
-        ]
-    left = [index for index, known in enumerate(done) if known is None]
-    encodings = tokenizer.encodings([texts[index] for index in left], add_special_tokens=special)
-    for index, encoding in zip(left, encodings, strict=True):
-        paired = isinstance(texts[index], tuple)
-        done[index] = tokenized(encoding, options[index], paired=paired)
-    return [each for each in done if each is not None]
+        known = words.ids(lone)
+        around = (words.before, words.behind) if special else around
+    left = [text for text, ids in zip(texts, known, strict=True) if ids is None]
+    encodings = iter(tokenizer.encodings(left, add_special_tokens=special))
+    return [
+        tokenized(next(encodings), own, paired=isinstance(text, tuple))
+        if ids is None
+        else _of_words(ids, around, own)
+        for text, ids, own in zip(texts, known, options, strict=True)
+    ]
 
 
 def _of_words(ids: bytes, around: tuple[bytes, bytes], options: Tokenization) -> Tokenized:

@@ -114,7 +114,7 @@ def grouped_linear(
 def shared_bytes(
     tile: GroupedTile, weight: torch.Tensor | Fp8Weight | PackedFp4, dtype: torch.dtype
 ) -> float:
-    """What all stages of a tile take of a block's shared memory, at most. Rows that are not in FP8
+    """The most of a block's shared memory that all stages of a tile take. Rows that are not in FP8
     are in `dtype`."""
     kind, numbers, _ = _kept(weight)
     of_rows = numbers.itemsize if kind in ("block", "channel") else dtype.itemsize
