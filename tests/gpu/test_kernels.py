@@ -129,6 +129,25 @@ def test_gates(name: ActivationName, biased: bool) -> None:
             close(got, ACTIVATIONS[name](gate) * up, 12)
 
 
+@pytest.mark.parametrize("rows", [2, 300, 8192])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["gelu", "gelu_new"])
+def test_gelu_at_the_end_of_a_product_is_nearer_than_of_rounded_sums(
+    name: ActivationName, dtype: torch.dtype, rows: int
+) -> None:
+    function = ACTIVATIONS[name]
+    placement = Placement(DEVICE, dtype)
+    layer = Linear(768, {"up": 3072}, placement, bias=True, function=function)
+    own = {key: weight.normal_() for key, weight in layer.weights().items()}
+    weight, bias = own["up.weight"].mul_(768**-0.5), own["up.bias"]
+    inputs = drawn(rows, 768, dtype=dtype)
+    exact = function(F.linear(inputs.float(), weight.float(), bias.float()))
+    apart = function(F.linear(inputs, weight, bias))
+    layer.pack()
+    errors = [(got.float() - exact).square().mean() for got in (layer(inputs), apart)]
+    assert errors[0] < errors[1]
+
+
 @pytest.mark.parametrize("size", [384, 768, 1024, 2560, 5376])
 def test_norms_and_sums(size: int) -> None:
     placement = Placement(DEVICE, torch.bfloat16)
