@@ -66,23 +66,29 @@ class KnownWords:
         """The ids of each text, int32, without those around it. None if many words of it are new.
 
         Learns the new words of texts that have few, and of others those of two texts."""
-        # A line break parts words, too. Not all that Python takes for white space does.
-        words = [text.replace("\n", " ").split(" ") for text in texts]
+        found = self.ids_if_known(texts)
+        if None in found:
+            self._learn_from([text for text, ids in zip(texts, found, strict=True) if ids is None])
+            found = self.ids_if_known(texts)
+        return found
+
+    def ids_if_known(self, texts: Sequence[str]) -> list[bytes | None]:
+        """Likewise, but learns nothing, and takes no longer than joining them."""
+        return [*map(self._joined, texts)]
+
+    def _joined(self, text: str) -> bytes | None:
+        try:
+            return b"".join(map(self._known.__getitem__, _words(text)))
+        except KeyError:
+            return None
+
+    def _learn_from(self, texts: list[str]) -> None:
         learnt, others = set[str](), set[str]()
-        for own in words:
+        for own in map(_words, texts):
             new = set(own).difference(self._known)
             learnt |= new if len(new) <= _MOST_NEW * len(own) else new & others
             others |= new
-        if others:
-            self._learn([*learnt, *islice(others - learnt, _LEARNT)])
-        known = self._known
-        found: list[bytes | None] = []
-        for own in words:
-            try:
-                found.append(b"".join(map(known.__getitem__, own)))
-            except KeyError:
-                found.append(None)
-        return found
+        self._learn([*learnt, *islice(others - learnt, _LEARNT)])
 
     def _learn(self, words: list[str]) -> None:
         """Learn words, and forget all others if these are too many. A text with a word at which the
@@ -94,6 +100,11 @@ class KnownWords:
             if self._size > _MOST_KNOWN:
                 self._known, self._size = {}, size
             self._known.update(zip(words, ids, strict=True))
+
+
+def _words(text: str) -> list[str]:
+    # A line break parts words, too. Not all that Python takes for white space does.
+    return text.replace("\n", " ").split(" ")
 
 
 def _parts_at_spaces(tokenizer: Tokenizer) -> bool:

@@ -21,6 +21,7 @@ from engine_core.tokenization.tokenized import (
     Tokenized,
     WholeText,
     given_ids,
+    tokenize_if_known,
     tokenize_long,
     tokenize_pieces,
     tokenize_texts,
@@ -137,7 +138,7 @@ class TokenizerThreads:
     def __init__(self, tokenizer: Tokenizer, max_model_len: int, *, whole: bool = True) -> None:
         """Texts of more than `max_model_len` tokens need not be tokenized further than that. Unless
         a job is taken `whole`, its items come slice by slice, in order."""
-        self._whole = whole
+        self._tokenizer, self._whole = tokenizer, whole
         self._ready: Mailbox[JobInputs] = Mailbox()
         self._short, self._long = (
             self._started_lane(name, _Lane(tokenizer, max_model_len, self._ready))
@@ -155,9 +156,14 @@ class TokenizerThreads:
         return self._ready.fileno()
 
     def put(self, job: Job, texts: list[Text]) -> JobInputs | None:
-        """Queue a job's texts. Returns its inputs at once where it has none."""
+        """Queue a job's texts. Returns its inputs at once where it has none, or few that need no
+        thread: waking one takes longer."""
         if not texts:
             return JobInputs(job, given_ids(job.message))
+        if sum(map(_length_of, texts)) <= SLICE_CHARACTERS:
+            options = job.message.tokenization
+            if (known := tokenize_if_known(self._tokenizer, texts, options)) is not None:
+                return JobInputs(job, known)
         long = any(map(_is_long, texts))
         (self._long if long else self._short).queue.put(_JobTexts(job, texts, self._whole))
         return None
