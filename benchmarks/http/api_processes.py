@@ -67,7 +67,7 @@ def running_api_processes(
         parts = daemon_parts(config, listener.fileno(), Path(folder))
         processes = [
             running.enter_context(
-                running_command(api.command, api.environment, pass_fds=(listener.fileno(),))
+                running_command([*api.command, "0"], api.environment, pass_fds=(listener.fileno(),))
             )
             for api in parts
             if api.role == "api"
