@@ -214,7 +214,7 @@ _GROUPED = [*[(1023, 1)] * 64, *[(1023, 4)] * 16]
 """Rows that share prefixes, the first 64 one and the others one: compiled, but not timed."""
 
 _BIDIRECTIONAL: dict[str, list[tuple[int, int]]] = {
-    "long texts": [(0, 512)] * 8,
+    "long texts": [(0, 2048)] * 2,
     "short texts": [(0, 32)] * 320,
 }
 _MAX_REASON = 400

@@ -32,13 +32,15 @@ TEXT_GRAPH_RUNGS, TEXT_GRAPH_LEAST_STRIDE = 8, 32
 and the next: padding is at most an eighth of a larger step. Not measured yet, nor are those below.
 """
 
-TEXT_GRAPH_MEAN_LENS = {4: 1, 8: 4096, 16: 1024, 32: 4096, 64: 1024, 256: 4096}
-"""By the least mean length of the texts for which a captured step has rows: the fewest tokens of
-the step. A row that is not used costs each head a block of threads in kernels of attention."""
+LONG_TEXTS, LONG_TEXTS_WIDE_HEADS = 1024, 256
+"""The mean length from which FlashAttention is faster than the own kernel, with heads of up to 64
+dimensions and of more. For 16,384 tokens and 12 heads of 64 it takes 93 us in place of 85 in texts
+of 512, 139 in place of 151 in those of 1,024. H200."""
 
-TEXT_GRAPH_GRID, TEXT_GRAPH_FACTOR = 1 << 17, 16
-"""Rows times the longest text of a captured step are at most so many tokens, or so many times the
-step's. A kernel whose grid is rows times tiles of the longest starts programs for all of them."""
+TEXT_GRAPH_MEAN_LENS = {4: 1, 32: 1024, 256: 4096, LONG_TEXTS: 4096}
+"""By the least mean length of the texts for which a captured step has rows: the fewest tokens of
+the step. A row that is not used costs FlashAttention a block of threads for each head, and where
+one token of a row is pooled, the last layer a token."""
 
 LAUNCHES_MATTER = 8
 """A step of texts that keeps the device busy for so many times as long as the host launches it
@@ -100,6 +102,14 @@ and heads of 512. Not timed."""
 
 PREFILL_TILE_FLOAT32 = PrefillTile(16, 16, warps=4, stages=2)
 """No tensor core multiplies in float32: what a thread holds must fit in its registers."""
+
+TEXT_TILE = PrefillTile(128, 32, warps=4, stages=3)
+TEXT_TILE_WIDE_HEADS = PrefillTile(64, 32, warps=4, stages=3)
+"""For whole texts, with heads of up to 64 dimensions and of more: of 11 tiles the best, or nearly,
+for 16,384 tokens in texts of 12 to 512 and 12 heads of 32 or 64, or 16 of 128. H200."""
+
+TEXT_TILE_TOKENS = 128
+"""Queries of whole texts that share a tile: those of the largest tile above."""
 
 SHARED_PREFIX_TILE = PrefillTile(64, 64, warps=4, stages=3)
 """For a prefix that rows share: 16 rows of 4 query heads a KV head fill it. Larger ones are slower

@@ -1,7 +1,7 @@
 """The CUDA graphs of an encoder's steps: whole texts, padded up to one of a ladder of steps.
 
-A captured step has room for a number of tokens, of rows, and for a longest text. Tokens behind the
-last text are in no row, and rows behind it have none. Heads are not captured.
+A captured step has room for a number of tokens and of rows. Tokens behind the last text are in no
+row, and rows behind it have none. Heads are not captured.
 """
 
 from bisect import bisect_left
@@ -21,34 +21,32 @@ from workers.contract.model_config import EncoderConfig, PoolingMode
 from workers.device.transfer import pin, to_device, views
 from workers.device.tuning import (
     LAUNCHES_MATTER,
-    TEXT_GRAPH_FACTOR,
-    TEXT_GRAPH_GRID,
     TEXT_GRAPH_LEAST_STRIDE,
     TEXT_GRAPH_MEAN_LENS,
     TEXT_GRAPH_RUNGS,
 )
 from workers.graphs.captured_step import FullGraph, GraphPool, Graphs, GraphSizes
 from workers.models.base import StageModel
-from workers.step.packed_step import PackedStep, mode_of_one_token
+from workers.step.packed_step import PackedStep, mode_of_one_token, most_tiles
 
 
 class StaticTexts:
-    """Inputs of at most `size` tokens in `rows` texts, of at most `longest` each.
+    """Inputs of at most `size` tokens in `rows` texts.
 
     They are views of one buffer, so that a step is loaded by one copy. `step` is over all of them.
     """
 
     def __init__(
         self,
-        shape: tuple[int, int, int],
+        size: int,
+        rows: int,
         modes: Sequence[PoolingMode],
         device: torch.device,
         *,
         types: bool,
     ) -> None:
-        """`shape` is (size, rows, longest). With `types` tokens have them. `modes` are how the head
-        pools."""
-        self.size, self.rows, self.longest = shape
+        """With `types` tokens have them. `modes` are how the head pools."""
+        self.size, self.rows = size, rows
         one_token = mode_of_one_token(modes)
         self._all_read = one_token is None
         names = ["tokens", "positions", *(["token_types"] if types else [])]
@@ -56,21 +54,21 @@ class StaticTexts:
         if one_token is not None:
             nothing[one_token] = np.zeros(self.rows, np.int64)
         nothing["query_starts"] = np.zeros(self.rows + 1, np.int32)
+        nothing["tiles"] = np.zeros((most_tiles(size), 3), np.int32)
         self._nothing, arrays = nothing, [*nothing.values()]
         self._buffer = pin(arrays).to(device)
         own = self._views = dict(zip(nothing, views(self._buffer, arrays), strict=True))
-        ends = np.minimum(np.arange(self.rows + 1) * self.longest, self.size)
+        even = np.diff(np.arange(rows + 1) * size // rows).astype(np.int32)
         self.step = PackedStep(
-            *(own["tokens"], own["positions"], own["query_starts"]),
-            query_lens=np.diff(ends).astype(np.int32),
+            *(own["tokens"], own["positions"], own["query_starts"], own["tiles"]),
+            query_lens=even,
             token_types=own.get("token_types"),
             read=None if one_token is None else own[one_token],
         )
 
-    def has_room_for(self, rows: int, longest: int, all_read: bool) -> bool:
-        """Whether it holds such rows of tokens that fit. `all_read`: all final states are."""
-        fits = rows <= self.rows and longest <= self.longest
-        return fits and (self._all_read or not all_read)
+    def has_room_for(self, rows: int, all_read: bool) -> bool:
+        """Whether it holds so many rows of tokens that fit. `all_read`: all final states are."""
+        return rows <= self.rows and (self._all_read or not all_read)
 
     def place(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Queue the copy of a step's arrays, as a `packed_step.Place`. What is not captured gets
@@ -108,11 +106,11 @@ class TextGraphs(Graphs):
     def select(self, message: EncodeStep) -> TextGraph | None:
         """The graph with the fewest tokens, and then rows, that has room for a step."""
         lens = np.frombuffer(message.query_lens, np.int32)
-        total, longest, all_read = int(lens.sum()), int(lens.max()), bool(message.requested)
+        total, all_read = int(lens.sum()), bool(message.requested)
         found: list[TextGraph] = []
         for graphs in reversed(vars(self).values()):
             start = bisect_left(graphs, total, key=_tokens)
-            fit = (g for g in graphs[start:] if g.inputs.has_room_for(len(lens), longest, all_read))
+            fit = (g for g in graphs[start:] if g.inputs.has_room_for(len(lens), all_read))
             found += islice(fit, 1)
         return min(found, key=_tokens, default=None)
 
@@ -145,13 +143,6 @@ def text_graph_sizes(most_tokens: int, most_len: int) -> GraphSizes:
     }
 
 
-def text_shape(size: int, mean: int, most_len: int) -> tuple[int, int, int]:
-    """Tokens, rows, and the longest text of a captured step."""
-    rows = -(-size // mean)
-    grid = max(TEXT_GRAPH_FACTOR * size, TEXT_GRAPH_GRID)
-    return size, rows, min(most_len, size, grid // rows)
-
-
 def capture_texts(
     config: ExecutionConfig,
     model: StageModel,
@@ -171,8 +162,7 @@ def capture_texts(
     hidden_out = hidden_like.new_empty(most, width)
 
     def capture(mean: int, size: int) -> TextGraph:
-        shape = text_shape(size, mean, config.max_model_len)
-        inputs = StaticTexts(shape, modes, hidden_like.device, types=types)
+        inputs = StaticTexts(size, max(size // mean, 1), modes, hidden_like.device, types=types)
         own = None if hidden_in is None else hidden_in[:size]
         graph = TextGraph(inputs, model, attention, own)
         graph.hidden_out = hidden_out

@@ -11,6 +11,7 @@ import torch
 from workers.contract.messages import EncodeStep
 from workers.contract.model_config import PoolingMode, TokenOutput
 from workers.device.transfer import to_device
+from workers.device.tuning import TEXT_TILE_TOKENS
 from workers.step.rows import IntArray, offsets, padded
 
 ONE_TOKEN_MODES: frozenset[PoolingMode] = frozenset({"cls", "lasttoken"})
@@ -33,6 +34,7 @@ class PackedStep:
     tokens          int64[T'], with T' >= T: see `padded`.
     positions       int64[T'].
     query_starts    int32[R + 1].
+    tiles           int32[N, 3], as of `text_tiles`.
     query_lens      int32[R], a NumPy array, for planning without a read-back.
     token_types     int64[T'], or None where all are 0.
     unpooled_lens   int32[R], or None where all are 0: how many of each row's first tokens are not
@@ -48,6 +50,7 @@ class PackedStep:
     tokens: torch.Tensor
     positions: torch.Tensor
     query_starts: torch.Tensor
+    tiles: torch.Tensor
     query_lens: IntArray
     token_types: torch.Tensor | None = None
     unpooled_lens: torch.Tensor | None = None
@@ -118,6 +121,7 @@ def _arrays(
         "tokens": padded(np.frombuffer(message.tokens, np.int32), device),
         "positions": padded(positions, device),
         "query_starts": query_starts,
+        "tiles": text_tiles(query_starts),
     }
     if message.token_types:
         arrays["token_types"] = padded(np.frombuffer(message.token_types, np.uint8), device)
@@ -130,3 +134,30 @@ def _arrays(
         tokens = query_starts[:-1] + unpooled if mode == "cls" else query_starts[1:] - 1
         arrays[mode] = padded(tokens, device)
     return arrays
+
+
+def text_tiles(starts: IntArray) -> IntArray:
+    """Tiles of at most `TEXT_TILE_TOKENS` queries, int32[N, 3]: the first one, and the tokens
+    [begin, end) of the texts that it begins or is within. `starts` int32[R + 1] are those of texts.
+
+    A tile has as many whole texts as fit, or a part of one that is larger.
+    """
+    most = np.searchsorted(starts, starts[:-1] + TEXT_TILE_TOKENS, side="right") - 1
+    following: list[int] = np.maximum(most, np.arange(1, len(starts))).tolist()
+    firsts, text = list[int](), 0
+    while text < len(following):
+        firsts.append(text)
+        text = following[text]
+    begins = starts[firsts]
+    ends = np.append(begins[1:], starts[-1])
+    parts = -(-(ends - begins) // TEXT_TILE_TOKENS)
+    spans = np.repeat(np.stack([begins, begins, ends], axis=1), parts, axis=0)
+    number = np.arange(len(spans)) - np.repeat(np.cumsum(parts) - parts, parts)
+    spans[:, 0] += number * TEXT_TILE_TOKENS
+    return spans
+
+
+def most_tiles(tokens: int) -> int:
+    """The most tiles of so many tokens. The worst are three of 130: a text of 129 has two, and one
+    behind it has its own."""
+    return 3 * tokens // (TEXT_TILE_TOKENS + 2) + 2

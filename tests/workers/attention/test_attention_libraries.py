@@ -12,6 +12,7 @@ import torch
 
 from tests.workers.attention.reference import assert_solved, dense_attention
 from tests.workers.attention_problems import PackedProblem, Problem, attention_needs
+from workers.attention.backends import flash_attn
 from workers.attention.backends.flash_attn import (
     FlashAttention2Backend,
     FlashAttention3Backend,
@@ -222,8 +223,12 @@ def test_paged_causal(
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("kind", [{}, {"window": 5}, {"softcap": 2.0, "scale": 0.4}], ids=str)
 def test_bidirectional(
-    backend: type[AttentionBackend], kv_heads: int, kind: dict[str, Any]
+    backend: type[AttentionBackend],
+    kv_heads: int,
+    kind: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(flash_attn, "LONG_TEXTS", 0)
     want = attention_needs((4, kv_heads, 32), paged=False, **kind)
     if want.kind.window and not backend.capabilities.bidirectional_windows:
         pytest.skip("no windows")

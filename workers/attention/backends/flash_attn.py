@@ -3,7 +3,8 @@
 Source: Dao, FlashAttention-2 (2023); Shah et al., FlashAttention-3 (2024).
 
 Decode rows go to the project's own split-K kernel: FlashAttention gives such a row one block of
-threads a KV head, however long its context. Generations 2 and 3 are untried: they are called as
+threads a KV head, however long its context. Short texts go to its own kernel, too: FlashAttention
+gives each a tile. Generations 2 and 3 are untried: they are called as
 documented, and have run against stand-ins only.
 """
 
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 
 from workers.attention.backends.triton import PackedPlan, PagedPlan, TritonBackend
 from workers.attention.base import QKV, AttentionNeeds, LayerCache
+from workers.device.tuning import LONG_TEXTS, LONG_TEXTS_WIDE_HEADS
+from workers.step.packed_step import PackedStep
 from workers.step.paged_step import PagedStep
 
 
@@ -48,6 +51,7 @@ class FlashAttention4Backend(TritonBackend):
         super().__init__(needs)
         # How far a query sees to either side.
         self._reach = None if needs.kind.window is None else needs.kind.window - 1
+        self._long_texts = LONG_TEXTS if needs.head_dim <= 64 else LONG_TEXTS_WIDE_HEADS
         self._options: dict[str, Any] = {"softmax_scale": needs.kind.scale} | self._load()
 
     def _load(self) -> dict[str, Any]:
@@ -56,11 +60,16 @@ class FlashAttention4Backend(TritonBackend):
         return {"softcap": self._kind.softcap, "window_size_left": self._reach}
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
+        if plan.step.query_lens.mean() < self._long_texts:
+            return super().attend_packed(qkv, plan)
+        return self._attend_long_texts(qkv, plan.step)
+
+    def _attend_long_texts(self, qkv: QKV, step: PackedStep) -> torch.Tensor:
         out = qkv.queries.new_empty(qkv.queries.shape)
         self._attend(
             *qkv,
-            cu_seqlens_q=plan.starts,
-            cu_seqlens_k=plan.starts,
+            cu_seqlens_q=step.query_starts,
+            cu_seqlens_k=step.query_starts,
             window_size_right=self._reach,
             out=out,
             **self._options,
@@ -115,13 +124,14 @@ class FlashAttention3Backend(FlashAttention4Backend):
         side = -1 if self._reach is None else self._reach
         return {"softcap": self._kind.softcap or 0.0, "window_size": (side, side)}
 
-    def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
+    def _attend_long_texts(self, qkv: QKV, step: PackedStep) -> torch.Tensor:
+        longest = int(step.query_lens.max())
         return self._attend(
             *qkv,
-            cu_seqlens_q=plan.starts,
-            cu_seqlens_k=plan.starts,
-            max_seqlen_q=plan.longest,
-            max_seqlen_k=plan.longest,
+            cu_seqlens_q=step.query_starts,
+            cu_seqlens_k=step.query_starts,
+            max_seqlen_q=longest,
+            max_seqlen_k=longest,
             **self._options,
         )
 

@@ -63,10 +63,9 @@ class PagedPlan:
 
 @dataclass(frozen=True, slots=True)
 class PackedPlan:
-    """Starts and end of the rows int32[R + 1], the most tokens of a row, and the position bias."""
+    """A step of texts, and the position bias."""
 
-    starts: torch.Tensor
-    longest: int
+    step: PackedStep
     position_bias: torch.Tensor | None
 
 
@@ -91,11 +90,13 @@ class TritonBackend(AttentionBackend):
         # Imported here, so that reading the capabilities does not need Triton.
         from workers.kernels.attention import (  # noqa: PLC0415
             kv_cache,
+            packed_texts,
             paged_decode,
             paged_prefill,
             shared_prefix,
         )
 
+        self._attend_texts = packed_texts.attend
         self._decode, self._prefill = paged_decode, paged_prefill
         self._kv_cache, self._attend_prefixes = kv_cache, shared_prefix.attend
         if needs.paged and needs.kind.window is None:  # With a window, rows attend alone.
@@ -147,12 +148,12 @@ class TritonBackend(AttentionBackend):
     def plan_packed(
         self, step: PackedStep, position_bias: torch.Tensor | None = None
     ) -> PackedPlan:
-        return PackedPlan(step.query_starts, int(step.query_lens.max()), position_bias)
+        return PackedPlan(step, position_bias)
 
     def attend_packed(self, qkv: QKV, plan: PackedPlan) -> torch.Tensor:
         out = qkv.queries.new_empty(qkv.queries.shape)
-        rows, bias = (plan.starts, plan.longest), plan.position_bias
-        self._prefill.attend(*qkv, *rows, self._kind, out, position_bias=bias)
+        own = plan.step.tiles, plan.step.positions
+        self._attend_texts(*qkv, *own, self._kind, out, plan.position_bias)
         return out
 
     def _plan_others(self, step: PagedStep, first: int) -> Any:

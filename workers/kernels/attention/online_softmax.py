@@ -83,12 +83,10 @@ def softcapped(scores, softcap):
 @triton.jit
 def tile_kv_indices(table, start, end, PAGE: tl.constexpr, TILE: tl.constexpr):
     """KV indices int64[TILE] of the tokens from `start` on, a multiple of TILE. `table` has the
-    row's block ids, read for tokens before `end` only. With a PAGE of 0 they are the positions.
+    row's block ids, read for tokens before `end` only.
     """
     tokens = start + tl.arange(0, TILE)
-    if PAGE == 0:
-        kv_indices = tokens.to(tl.int64)
-    elif PAGE % TILE == 0:
+    if PAGE % TILE == 0:
         block = tl.load(table + start // PAGE, mask=start < end, other=0)
         kv_indices = block.to(tl.int64) * PAGE + start % PAGE + tl.arange(0, TILE)
     else:

@@ -1,4 +1,4 @@
-"""Attention of several queries a sequence, in tiles (FlashAttention-2, Dao 2023, arXiv:2307.08691).
+"""Causal attention of several queries a row (FlashAttention-2, Dao 2023, arXiv:2307.08691).
 
 The query heads that share a KV head are packed into one tile, so that short chunks fill it.
 """
@@ -53,29 +53,25 @@ def attend(
     max_query_len: int,
     kind: AttentionKind,
     out: torch.Tensor,
-    paging: Paging | None = None,
+    paging: Paging,
     *,
-    position_bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     prefix: PrefixParts | None = None,
 ) -> None:
-    """Attention by the scale, window and softcap of `kind`: with `paging` causal from the last
-    tokens of each context, without it from every token to all of its row.
+    """Causal attention of the last tokens of each context, by the scale, window and softcap of
+    `kind`.
 
     queries      [T, H, D], dense within a token; row r's are [query_starts[r], query_starts[r + 1])
-    keys, values [blocks, page, Hkv, D], contiguous, or without a cache [T, Hkv, D], dense within a
-                 token, with equal strides; H is a multiple of Hkv
+    keys, values [blocks, page, Hkv, D], contiguous; H is a multiple of Hkv
     query_starts int32[R + 1]; max_query_len >= any row's queries
     out          [T, H, D], contiguous; tokens outside all rows are left alone
-    position_bias  without a cache: position_bias[h, L - 1 + k - q], [H, 2 * L - 1] of rows of at
-                 most L tokens, contiguous, is added to the score of query q and key k
-    prefix       with a cache and no window: the first tokens of some rows' contexts, which precede
+    prefix       without a window: the first tokens of some rows' contexts, which precede
                  their queries and which these have attended to already
     """
     tile = tile_for(queries.shape[2], queries.dtype, PREFILL_TILE)
     _attend_with(
         tile, queries, keys, values, query_starts, max_query_len, kind, out, paging,
-        bias=position_bias, sinks=sinks, prefix=prefix,
+        sinks=sinks, prefix=prefix,
     )  # fmt: skip
 
 
@@ -97,9 +93,8 @@ def _attend_with(
     max_query_len: int,
     kind: AttentionKind,
     out: torch.Tensor,
-    paging: Paging | None,
+    paging: Paging,
     *,
-    bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     prefix: PrefixParts | None = None,
 ) -> None:
@@ -107,25 +102,21 @@ def _attend_with(
     heads, head_dim = queries.shape[1:]
     kv_heads = keys.shape[-2]
     query_tiles = triton.cdiv(max_query_len * (heads // kv_heads), tile.query_tile)
-    paged = paging or Paging(*(query_starts,) * 3)
     _attend[(kv_heads, len(query_starts) - 1, query_tiles)](
-        *(queries, keys, values, query_starts, *paged, out, queries if bias is None else bias),
-        sinks,
+        *(queries, keys, values, query_starts, *paging, out, sinks),
         *(prefix or (out, out, query_starts, query_starts)),
         *(kind.scale, kind.softcap or 0.0),
-        *(queries.stride(0), keys.stride(-3), paged[0].stride(0)),
-        0 if bias is None else bias.shape[1],
+        *(queries.stride(0), paging.block_tables.stride(0)),
         prefix.stride if prefix else 0,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
-        PAGE=keys.shape[1] if paging else 0,
+        PAGE=keys.shape[1],
         QUERY_TILE=tile.query_tile,
         KEY_TILE=tile.key_tile,
         WINDOW=kind.window or 0,
         FIRST_PART=_first_part(kind.window, 2 * tile.query_tile // (heads // kv_heads)),
         SOFTCAP=kind.softcap is not None,
-        BIASED=bias is not None,
         PREFIX=prefix is not None,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=tile.warps,
@@ -147,24 +138,24 @@ def _first_part(window: int | None, wide: int) -> int:
 
 _UNALIGNED = [
     *("query_starts", "block_tables", "slots", "context_lens"),
-    *("prefix_starts", "parts", "table_stride", "distances", "part_stride"),
+    *("prefix_starts", "parts", "table_stride", "part_stride"),
 ]
 """Views at any offset, which must not cause another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNALIGNED)
 def _attend(
-    queries, keys, values, query_starts, block_tables, slots, context_lens, scales, out, bias,
-    sinks, prefix_outputs, prefix_sums, prefix_starts, parts, scale, softcap, query_stride,
-    key_stride, table_stride, distances, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
-    FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
-    PREFIX: tl.constexpr, DIM_BLOCK: tl.constexpr, PDL: tl.constexpr,
+    queries, keys, values, query_starts, block_tables, slots, context_lens, scales, out, sinks,
+    prefix_outputs, prefix_sums, prefix_starts, parts, scale, softcap, query_stride, table_stride,
+    part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, PREFIX: tl.constexpr, DIM_BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     wait_for_previous(PDL)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     kv_head, row = tl.program_id(0), tl.program_id(1)
-    # The last queries of a causal row have the most to do: they start first.
+    # The last queries of a row have the most to do: they start first.
     first = (tl.num_programs(2) - 1 - tl.program_id(2)) * QUERY_TILE
     start = tl.load(query_starts + row).to(tl.int64)
     count = tl.load(query_starts + row + 1).to(tl.int32) - start.to(tl.int32)
@@ -179,26 +170,18 @@ def _attend(
         mask=inside, other=0.0,
     )  # fmt: skip
     query, scale = in_half(query, scale, scales)
-    if PAGE:
-        table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
-        cached = tl.load(context_lens + row) - count
-        limit, after = cached + count, 1
-        base = kv_head.to(tl.int64) * HEAD_DIM
-    else:
-        table = block_tables
-        cached, limit, after = 0, count, WINDOW or count
-        base = start * key_stride + kv_head * HEAD_DIM
+    table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
+    context, base = tl.load(context_lens + row), kv_head.to(tl.int64) * HEAD_DIM
+    cached = context - count
     positions, earliest = cached + packed // GROUP, cached + first // GROUP
-    latest = tl.minimum(cached + (first + QUERY_TILE - 1) // GROUP, limit - 1)
+    latest = tl.minimum(cached + (first + QUERY_TILE - 1) // GROUP, context - 1)
     own_from = tl.load(prefix_starts + row) if PREFIX else 0
     peak, total, attended = before_any_key(QUERY_TILE, DIM_BLOCK)
     peak, total = with_sinks(sinks, heads, present, peak, total)
     peak, total, attended = _fold_ranges(
-        query, keys + base, values + base, scales, kv_head, key_stride, table, own_from,
-        positions, earliest, latest, limit, after,
-        bias + (heads * distances + distances // 2 - positions)[:, None], scale, softcap, peak,
-        total, attended,
-        KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, FIRST_PART, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
+        query, keys + base, values + base, scales, kv_head, table, own_from, positions, earliest,
+        latest, scale, softcap, peak, total, attended,
+        KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, FIRST_PART, WINDOW, SOFTCAP, DIM_BLOCK,
     )  # fmt: skip
     if PREFIX:
         peak, total, attended = fold_parts(
@@ -212,44 +195,40 @@ def _attend(
 
 @triton.jit
 def _fold_ranges(
-    query, keys, values, scales, kv_head, key_stride, table, own_from, positions, earliest,
-    latest, limit, after, own_bias, scale, softcap, peak, total, attended,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, KEY_TILE: tl.constexpr,
-    FIRST_PART: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
-    DIM_BLOCK: tl.constexpr,
+    query, keys, values, scales, kv_head, table, own_from, positions, earliest, latest, scale,
+    softcap, peak, total, attended, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr, KEY_TILE: tl.constexpr, FIRST_PART: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys from `own_from` on that queries at `positions`, `earliest` to `latest`, see:
-    those before `limit` that are less than `after` behind the query.
-    """
-    # Query i of a causal row sees keys [0, cached + i]: all see [0, common), some [common, end).
-    seen = tl.minimum(positions + after, limit)
-    all_see = tl.minimum(earliest + after, limit) - own_from
+    """Fold the keys from `own_from` on that queries at `positions`, `earliest` to `latest`, see."""
+    # All see the keys [0, common), some [common, end).
+    all_see = earliest + 1 - own_from
     begin, full, common = 0, own_from, own_from + all_see // KEY_TILE * KEY_TILE
-    end = tl.minimum(latest + after, limit)
+    end = latest + 1
     if WINDOW:  # Some see [begin, full), all see [full, common).
         begin = tl.maximum(earliest - WINDOW + 1, 0) // KEY_TILE * KEY_TILE
         full = tl.minimum(tl.cdiv(tl.maximum(latest - WINDOW + 1, 0), KEY_TILE) * KEY_TILE, common)
         common = begin if FIRST_PART == 2 else common
     for part in tl.static_range(FIRST_PART, 3):
         peak, total, attended = fold_tiles(
-            query, keys, values, scales, kv_head, key_stride, table,
+            query, keys, values, scales, kv_head, table,
             begin if part == 0 else (full if part == 1 else common),
             full if part == 0 else (common if part == 1 else end),
-            positions, seen, own_bias, scale, softcap, peak, total, attended,
-            part != 1, KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, WINDOW, SOFTCAP, BIASED, DIM_BLOCK,
+            positions, scale, softcap, peak, total, attended,
+            part != 1, KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, WINDOW, SOFTCAP, DIM_BLOCK,
         )  # fmt: skip
     return peak, total, attended
 
 
 @triton.jit
 def fold_tiles(
-    query, keys, values, scales, kv_head, key_stride, table, start, end, positions, seen,
-    own_bias, scale, softcap, peak, total, attended,
-    MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    KEY_TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BIASED: tl.constexpr,
+    query, keys, values, scales, kv_head, table, start, end, positions, scale, softcap, peak,
+    total, attended, MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr, KEY_TILE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     DIM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fold the keys [start, end) into a running softmax. Without MASKED, all queries see all."""
+    """Fold the keys [start, end) into a running softmax of queries at `positions` [M], which see
+    none behind them. Without MASKED, all see all."""
     dims = tl.arange(0, DIM_BLOCK)
     # Block ids are read a tile ahead, so that no load of keys waits for them.
     kv_indices = tile_kv_indices(table, start, end, PAGE, KEY_TILE)
@@ -259,19 +238,16 @@ def fold_tiles(
         if MASKED:
             # Unwritten KV indices may hold NaN, which a weight of 0 does not silence.
             known = known & (tokens < end)[:, None]
-        offsets = kv_indices[:, None] * key_stride + dims[None, :]
+        offsets = kv_indices[:, None] * (KV_HEADS * HEAD_DIM) + dims[None, :]
         key = tl.load(keys + offsets, mask=known, other=0.0)
         value = tl.load(values + offsets, mask=known, other=0.0)
         tile_scales = load_scales(scales, kv_indices, kv_head, tokens < end, KV_HEADS, PAGE)
         kv_indices = tile_kv_indices(table, tile + KEY_TILE, end, PAGE, KEY_TILE)
-        visible = tokens[None, :] < seen[:, None]
+        visible = tokens[None, :] <= positions[:, None]
         if WINDOW:
             visible = visible & (tokens[None, :] > positions[:, None] - WINDOW)
-        bias = 0.0
-        if BIASED:
-            bias = tl.load(own_bias + tokens[None, :], mask=visible, other=0.0).to(tl.float32)
         peak, total, attended = fold_tile(
-            query, key, value, tile_scales, visible, scale, softcap, bias, peak, total, attended,
-            MASKED, SOFTCAP, BIASED, WINDOW > 0,
+            query, key, value, tile_scales, visible, scale, softcap, 0.0, peak, total, attended,
+            MASKED, SOFTCAP, False, WINDOW > 0,
         )  # fmt: skip
     return peak, total, attended

@@ -102,10 +102,10 @@ def _attend(
     whole = start + (end - start) // KEY_TILE * KEY_TILE
     for masked in tl.static_range(2):
         peak, total, attended = fold_tiles(
-            query, keys + base, values + base, scales, kv_head, KV_HEADS * HEAD_DIM,
-            table, whole if masked else start, end if masked else whole,
-            packed, packed * 0 + end, 0, scale, softcap, peak, total, attended,
-            masked == 1, KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, 0, SOFTCAP, False, DIM_BLOCK,
+            query, keys + base, values + base, scales, kv_head, table,
+            whole if masked else start, end if masked else whole,
+            packed * 0 + end - 1, scale, softcap, peak, total, attended,
+            masked == 1, KV_HEADS, HEAD_DIM, PAGE, KEY_TILE, 0, SOFTCAP, DIM_BLOCK,
         )  # fmt: skip
     here = part * part_stride + tokens * HEADS + heads
     out = (attended / total[:, None]).to(outputs.dtype.element_ty)

@@ -1,10 +1,10 @@
-"""Attention of several queries a row: causal over a paged cache, bidirectional without one."""
+"""Causal attention of several queries a row over a paged cache."""
 
 import pytest
 import torch
 
-from tests.workers.attention.reference import assert_attended, assert_solved, solution
-from tests.workers.attention_problems import Heads, PackedProblem, Problem, attention_needs
+from tests.workers.attention.reference import assert_solved
+from tests.workers.attention_problems import Heads, Problem, attention_needs
 from tests.workers.kernels.attention.test_paged_decode import SHAPES
 from tests.workers.kernels.cases import cases
 from workers.attention.base import LayerCache
@@ -33,14 +33,6 @@ def attend(
     return out
 
 
-def attend_bidirectional(problem: PackedProblem) -> torch.Tensor:
-    qkv, step = problem.qkv, problem.step
-    out = torch.full_like(qkv.queries, torch.nan, memory_format=torch.contiguous_format)
-    rows = step.query_starts, max(problem.lengths)
-    paged_prefill.attend(*qkv, *rows, problem.want.kind, out)
-    return out
-
-
 @pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)", "(8, 1, 512)"}))
 def test_causal(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
     want = attention_needs(heads, dtype=dot_dtype, device=device.type, block_size=16)
@@ -66,20 +58,3 @@ def test_pages_and_tiles(page: int, tile: PrefillTile, device: torch.device) -> 
 def test_the_longest_row_may_be_overestimated(device: torch.device) -> None:
     problem = Problem([(7, 9), (0, 2)], attention_needs((2, 2, 64), device=device.type))
     assert_solved(attend(problem, longest=100), problem)
-
-
-@pytest.mark.parametrize("heads", cases(SHAPES, usual={"(4, 1, 80)", "(2, 1, 256)"}))
-def test_bidirectional(heads: Heads, dot_dtype: torch.dtype, device: torch.device) -> None:
-    want = attention_needs(heads, paged=False, dtype=dot_dtype, device=device.type)
-    problem = PackedProblem([7, 1, 33, 16], want)
-    assert_solved(attend_bidirectional(problem), problem)
-
-
-def test_a_row_that_is_not_finite_spoils_no_other(device: torch.device) -> None:
-    problem = PackedProblem([6, 8, 7], attention_needs((2, 2, 64), paged=False, device=device.type))
-    exact = solution(problem)
-    problem.packed[6:14] = torch.nan
-    got = attend_bidirectional(problem)
-    assert got[6:14].isnan().all()
-    finite = [*range(6), *range(14, 21)]
-    assert_attended(got[finite], exact[finite], torch.float32)

@@ -168,7 +168,7 @@ def test_static_texts(window: int | None, device: torch.device) -> None:
     """The step before was full, and what is behind the texts is not read."""
     want = attention_needs((2, 2, 16), window=window, paged=False, device=device.type)
     problem, backend = PackedProblem([7, 1, 33, 16], want), TritonBackend(want)
-    inputs = StaticTexts((96, 12, 40), (), device, types=False)
+    inputs = StaticTexts(96, 12, (), device, types=False)
     for lens in ([40, 40, 16], problem.lengths):
         PackedStep.of(step_of_texts(lens), device, (), inputs.place)
     qkv = torch.full((96, *problem.packed.shape[1:]), torch.nan, device=device)
