@@ -21,9 +21,10 @@ from engine_core.messages import EncodeJob, Tokenization
 from engine_core.refusal import RefusalError
 from engine_core.tokenization import known_words
 from engine_core.tokenization.known_words import KnownWords
+from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
 from engine_core.tokenization.tokenized import tokenize_texts, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
-from engine_core.workflows.tokenizer_threads import TokenizerThreads
+from engine_core.workflows.tokenizer_threads import JobInputs, TokenizerThreads
 from tests.engine_core.panicking import BAD, make_panicking
 from tests.patience import PATIENCE
 
@@ -88,6 +89,26 @@ def test_the_ids_are_those_of_the_library(data: st.DataObject) -> None:
     )
     found = tokenize_texts(tokenizer, texts, [options] * len(texts))
     assert found == by_library(tokenizer, texts, options)
+
+
+def test_few_texts_of_known_words_need_no_thread() -> None:
+    tokenizer = tokenizer_of(BertNormalizer(), "[CLS] $A [SEP]")
+    threads, texts, options = TokenizerThreads(tokenizer, 512), ["ab abc", "abc"], Tokenization()
+
+    def put(*texts: str | tuple[str, str]) -> JobInputs | None:
+        job = EncodeJob(1, texts=["ab abc"] * len(texts), tokenization=options)
+        return threads.put(Job(b"", job, len(texts), 0), [*texts])
+
+    assert put(*texts) is None
+    assert select.select([threads], [], [], PATIENCE)[0]
+    (learnt,) = threads.take()
+    at_once = put(*texts)
+    assert at_once is not None
+    assert at_once.is_last
+    assert at_once.tokenized == learnt.tokenized == by_library(tokenizer, texts, options)
+    assert put(*texts, "a new one") is None
+    assert put(*texts, ("ab", "abc")) is None
+    assert put("ab " * SLICE_CHARACTERS) is None
 
 
 def test_pairs_are_left_to_the_library() -> None:

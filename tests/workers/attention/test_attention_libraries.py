@@ -228,6 +228,7 @@ def test_bidirectional(
     kind: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Texts long enough for the library."""
     monkeypatch.setattr(flash_attn, "LONG_TEXTS", 0)
     want = attention_needs((4, kv_heads, 32), paged=False, **kind)
     if want.kind.window and not backend.capabilities.bidirectional_windows:

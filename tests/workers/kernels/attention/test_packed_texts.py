@@ -12,6 +12,7 @@ from tests.workers.attention.reference import assert_attended, assert_solved, so
 from tests.workers.attention_problems import Heads, PackedProblem, attention_needs
 from tests.workers.kernels.attention.test_paged_decode import SHAPES
 from tests.workers.kernels.cases import cases
+from workers.attention.backends.flash_attn import FlashAttention4Backend
 from workers.device.tuning import TEXT_TILE_TOKENS, PrefillTile
 from workers.kernels.attention import packed_texts
 from workers.step.packed_step import most_tiles, text_tiles
@@ -40,6 +41,15 @@ def test_texts_that_share_a_tile(
     want = attention_needs(heads, paged=False, dtype=dot_dtype, device=device.type)
     problem = PackedProblem(BESIDE, want)
     assert_solved(attend(problem), problem)
+
+
+def test_short_texts_are_not_for_flash_attention(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FlashAttention4Backend, "_load", lambda _: {})
+    want = attention_needs((4, 2, 32), paged=False, device=device.type)
+    problem = PackedProblem(BESIDE, want)
+    assert_solved(problem.solve(FlashAttention4Backend(want)), problem)
 
 
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
