@@ -36,6 +36,9 @@ _CASES = {
     "gpu_kernels": _Case(
         "worker", "Worker on CUDA: fused kernels, beside the same without what is fused"
     ),
+    "bare_encoder": _Case(
+        "worker", "A bare encoder on CUDA, compiled by torch: what our steps are compared with"
+    ),
     "round_trips": _Case("links", "Between processes"),
     "http_load": _Case("http", "HTTP: one API process before a fake engine, with wrk as client"),
     "http_burst": _Case(
