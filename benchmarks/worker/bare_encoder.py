@@ -16,6 +16,7 @@ _VOCABULARY, _POSITIONS, _TYPES = 30_522, 512, 2
 _STEPS, _LENGTHS = (16_384, 32_768), (512, 128, 32)
 _ATTEND: Any = varlen.varlen_attn  # its types differ between releases
 _WARM_UP, _SECONDS = 20, 2.5
+"""Seconds of replays, longer than a `Stopwatch` takes: at the power limit, as an engine is."""
 
 
 class _Block(nn.Module):

@@ -45,7 +45,7 @@ class KnownWords:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> KnownWords | None:
-        """Those of a tokenizer, at first none.
+        """Return the words of a tokenizer, at first none.
 
         None where it may join what a space parts, or where its template is not known to put ids
         around a text and nothing else."""
@@ -66,17 +66,14 @@ class KnownWords:
         """The ids of each text, int32, without those around it. None if many words of it are new.
 
         Learns the new words of texts that have few, and of others those of two texts."""
-        found = self.ids_if_known(texts)
+        found = [*map(self.joined, texts)]
         if None in found:
             self._learn_from([text for text, ids in zip(texts, found, strict=True) if ids is None])
-            found = self.ids_if_known(texts)
+            found = [*map(self.joined, texts)]
         return found
 
-    def ids_if_known(self, texts: Sequence[str]) -> list[bytes | None]:
-        """Likewise, but learns nothing, and takes no longer than joining them."""
-        return [*map(self._joined, texts)]
-
-    def _joined(self, text: str) -> bytes | None:
+    def joined(self, text: str) -> bytes | None:
+        """The ids of a text, int32, without those around it. None if any word of it is new."""
         try:
             return b"".join(map(self._known.__getitem__, _words(text)))
         except KeyError:

@@ -81,11 +81,13 @@ def tokenize_if_known(
     """Likewise, within microseconds. None if not all are texts of words that are known."""
     if (words := tokenizer.known_words) is None:
         return None
-    lone = [text for text in texts if isinstance(text, str)]
-    known = [ids for ids in words.ids_if_known(lone) if ids is not None]
-    if len(known) < len(texts):
-        return None
-    return [_of_words(ids, words, options) for ids in known]
+    done: list[Tokenized] = []
+    for text in texts:
+        ids = words.joined(text) if isinstance(text, str) else None
+        if ids is None:
+            return None
+        done.append(_of_words(ids, words, options))
+    return done
 
 
 def _of_words(ids: bytes, words: KnownWords, options: Tokenization) -> Tokenized:

@@ -96,7 +96,8 @@ class TritonBackend(AttentionBackend):
             shared_prefix,
         )
 
-        self._attend_texts = packed_texts.attend
+        text_tile = packed_texts.tile_for_texts(needs.head_dim, needs.dtype)
+        self._attend_texts = partial(packed_texts.attend, text_tile)
         self._decode, self._prefill = paged_decode, paged_prefill
         self._kv_cache, self._attend_prefixes = kv_cache, shared_prefix.attend
         if needs.paged and needs.kind.window is None:  # With a window, rows attend alone.

@@ -23,7 +23,13 @@ from workers.kernels.attention.paged_prefill import tile_for
 from workers.kernels.dependent_launch import pdl, wait_for_previous
 
 
+def tile_for_texts(head_dim: int, dtype: torch.dtype) -> PrefillTile:
+    """Chosen as by `tile_for`. Its queries divide `TEXT_TILE_TOKENS`."""
+    return tile_for(head_dim, dtype, TEXT_TILE if head_dim <= 64 else TEXT_TILE_WIDE_HEADS)
+
+
 def attend(
+    tile: PrefillTile,
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -43,30 +49,13 @@ def attend(
     position_bias  position_bias[h, L - 1 + k - q], [H, 2 * L - 1] of texts of at most L tokens,
                  contiguous, is added to the score of query q and key k
     """
-    head_dim = queries.shape[2]
-    usual = TEXT_TILE if head_dim <= 64 else TEXT_TILE_WIDE_HEADS
-    tile = tile_for(head_dim, queries.dtype, usual)
-    _attend_with(tile, queries, keys, values, tiles, positions, kind, out, position_bias)
-
-
-def _attend_with(
-    tile: PrefillTile,
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    tiles: torch.Tensor,
-    positions: torch.Tensor,
-    kind: AttentionKind,
-    out: torch.Tensor,
-    bias: torch.Tensor | None = None,
-) -> None:
-    """`attend` with a given tile, which divides `TEXT_TILE_TOKENS`."""
     heads, head_dim = queries.shape[1:]
     parts = TEXT_TILE_TOKENS // tile.query_tile
+    bias = queries if position_bias is None else position_bias
     _attend[(heads, len(tiles) * parts)](
-        *(queries, keys, values, tiles, positions, out, queries if bias is None else bias),
+        *(queries, keys, values, tiles, positions, out, bias),
         *(kind.scale, kind.softcap or 0.0),
-        *(queries.stride(0), keys.stride(0), 0 if bias is None else bias.shape[1]),
+        *(queries.stride(0), keys.stride(0), bias.shape[1]),
         GROUP=heads // keys.shape[1],
         HEAD_DIM=head_dim,
         PARTS=parts,
@@ -74,7 +63,7 @@ def _attend_with(
         KEY_TILE=tile.key_tile,
         WINDOW=kind.window or 0,
         SOFTCAP=kind.softcap is not None,
-        BIASED=bias is not None,
+        BIASED=position_bias is not None,
         DIM_BLOCK=triton.next_power_of_2(head_dim),
         num_warps=tile.warps,
         num_stages=tile.stages,

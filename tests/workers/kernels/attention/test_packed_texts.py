@@ -27,10 +27,8 @@ def attend(problem: PackedProblem, tile: PrefillTile | None = None) -> torch.Ten
     qkv, step, kind = problem.qkv, problem.step, problem.want.kind
     out = torch.full_like(qkv.queries, torch.nan, memory_format=torch.contiguous_format)
     texts = step.tiles, step.positions
-    if tile is None:
-        packed_texts.attend(*qkv, *texts, kind, out, problem.bias)
-    else:
-        packed_texts._attend_with(tile, *qkv, *texts, kind, out, problem.bias)
+    tile = tile or packed_texts.tile_for_texts(problem.want.head_dim, problem.want.dtype)
+    packed_texts.attend(tile, *qkv, *texts, kind, out, problem.bias)
     return out
 
 
