@@ -37,7 +37,7 @@ _CASES = {
         "worker", "Worker on CUDA: fused kernels, beside the same without what is fused"
     ),
     "bare_encoder": _Case(
-        "worker", "A bare encoder on CUDA, compiled by torch: what our steps are compared with"
+        "worker", "Bare encoders on CUDA, compiled by torch: what our steps are compared with"
     ),
     "round_trips": _Case("links", "Between processes"),
     "http_load": _Case("http", "HTTP: one API process before a fake engine, with wrk as client"),
@@ -53,6 +53,9 @@ _CASES = {
     ),
     "cpu_embedding": _Case(
         "encoding", "The demo embedder on a CPU, against other programs that embed"
+    ),
+    "gpu_encoding": _Case(
+        "encoding", "Encoders on CUDA, given texts, beside sentence-transformers on the same GPU"
     ),
     "generation": _Case(
         "generation", "The demo generator through the engine client, against transformers' generate"

@@ -10,8 +10,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -50,16 +50,9 @@ def measure() -> list[Figure]:
         "fastembed": os.environ.get("FASTEMBED_PYTHON"),
     }
     environment = child_environment(compute_threads=_THREADS, tokenizer_threads=_THREADS)
-    program = str(Path(__file__).parent / "embedding_peer.py")
     with ExitStack() as stack:
         peers = {
-            name: stack.enter_context(
-                running_command(
-                    [python, program, name, str(folder), str(_THREADS)],
-                    environment,
-                    stdout=subprocess.PIPE,
-                )
-            )
+            name: stack.enter_context(running_peer(python, name, folder, _THREADS, environment))
             for name, python in pythons.items()
             if python
         }
@@ -88,7 +81,7 @@ async def _figures(folder: Path, peers: Mapping[str, subprocess.Popen[str]]) -> 
             runs: dict[str, list[Embedded]] = {name: [] for name in ("penstock", *peers)}
             for number in range(_ROUNDS + 1):
                 own = await _embed(engine, texts)
-                of_peers = {name: _embed_elsewhere(peer, texts) for name, peer in peers.items()}
+                of_peers = {name: embed_elsewhere(peer, texts) for name, peer in peers.items()}
                 for name, run in {"penstock": own, **of_peers}.items():
                     np.testing.assert_allclose(run.first, own.first, atol=1e-4, err_msg=name)
                     if number:  # the first warms up
@@ -125,7 +118,17 @@ async def _embed(engine: RunningEngine, texts: list[str]) -> Embedded:
     return Embedded(seconds, cpu, first.tolist())
 
 
-def _embed_elsewhere(peer: subprocess.Popen[str], texts: list[str]) -> Embedded:
+def running_peer(
+    python: str, name: str, folder: Path, number: int, environment: Mapping[str, str]
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The other program `name` with the model in `folder` (`embedding_peer.py`)."""
+    program = str(Path(__file__).parent / "embedding_peer.py")
+    command = [python, program, name, str(folder), str(number)]
+    return running_command(command, environment, stdout=subprocess.PIPE)
+
+
+def embed_elsewhere(peer: subprocess.Popen[str], texts: Sequence[object]) -> Embedded:
+    """What it took the other program to embed `texts`."""
     to_peer, from_peer = pipes(peer)
     to_peer.write(msgspec.json.encode(texts).decode() + "\n")
     to_peer.flush()

@@ -1,8 +1,11 @@
-"""Other programs that embed on a CPU: `python embedding_peer.py NAME FOLDER THREADS`.
+"""Other programs that embed: `python embedding_peer.py NAME FOLDER NUMBER`.
 
-It reads lists of texts from standard input and writes the seconds and CPU seconds that embedding
-each took, with its first vector, to standard output, as lines of JSON. float32. It needs nothing of
-this repository: other programs have environments of their own.
+The number is that of threads, on a CPU in float32, or of texts in a batch, on CUDA in bfloat16.
+
+Lists of texts come on standard input. The seconds and CPU seconds that embedding each took, with
+its first vector, go to standard output, as lines of JSON. A cross-encoder's texts are pairs, and
+its vector is a score. Nothing of this repository is needed: other programs have environments of
+their own.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-Embed = Callable[[list[str]], list]
+Embed = Callable[[list], list]
 
 
 def sentence_transformers(folder: str, threads: int) -> Embed:
@@ -24,6 +27,24 @@ def sentence_transformers(folder: str, threads: int) -> Embed:
     torch.set_num_threads(threads)
     model = SentenceTransformer(folder, device="cpu")
     return lambda texts: model.encode(texts, batch_size=32)
+
+
+def sentence_transformers_on_cuda(folder: str, batch: int) -> Embed:
+    """sentence-transformers on a GPU."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(folder, device="cuda", model_kwargs={"dtype": "bfloat16"})
+    return lambda texts: model.encode(texts, batch_size=batch)
+
+
+def cross_encoder_on_cuda(folder: str, batch: int) -> Embed:
+    """sentence-transformers' reranker on a GPU, its scores as they leave the model."""
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    raw = torch.nn.Identity()
+    model = CrossEncoder(folder, device="cuda", model_kwargs={"dtype": "bfloat16"})
+    return lambda pairs: model.predict(pairs, batch_size=batch, activation_fn=raw).reshape(-1, 1)
 
 
 def infinity(folder: str, threads: int) -> Embed:
@@ -86,15 +107,16 @@ def _export(folder: str, target: str) -> None:
         (Path(target) / file.name).write_bytes(file.read_bytes())
 
 
-PEERS = {each.__name__: each for each in (sentence_transformers, infinity, fastembed)}
+ON_CUDA = (sentence_transformers_on_cuda, cross_encoder_on_cuda)
+PEERS = {each.__name__: each for each in (sentence_transformers, infinity, fastembed, *ON_CUDA)}
 
 
 def main() -> None:
     """The process, until it is killed: not every program ends with its input."""
-    name, folder, threads = sys.argv[1:]
+    name, folder, number = sys.argv[1:]
     output = sys.stdout
     sys.stdout = sys.stderr  # what libraries print
-    embed = PEERS[name](folder, int(threads))
+    embed = PEERS[name](folder, int(number))
     for line in sys.stdin:
         texts = json.loads(line)
         started, cpu = time.perf_counter(), time.process_time()
