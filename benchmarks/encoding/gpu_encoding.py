@@ -43,7 +43,7 @@ _SINGLE, _PAIR = "[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B:0 [SEP]:0"
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """A published shape; a reranker's texts are pairs, and it has a score for each."""
 
     shape: str
@@ -55,12 +55,18 @@ class _Model:
         kind = "cross_encoder" if self.reranks else "sentence_transformers"
         return f"{kind}_on_cuda"
 
-    def words(self, tokens: int) -> int:
-        """The words of a text of so many tokens, of a document beside its query."""
-        return tokens - 4 - _QUERY_WORDS if self.reranks else tokens - 2
+    def texts(self, tokens: int) -> tuple[str | None, list[str]]:
+        """A reranker's query, and texts that have so many tokens with it and special ones."""
+        random, words, count = Random(1), common_words(), tokens - 2
+        query = None
+        if self.reranks:
+            query = " ".join(random.choices(words, k=_QUERY_WORDS))
+            count -= 2 + _QUERY_WORDS
+        texts = [" ".join(random.choices(words, k=count)) for _ in range(_TOKENS // tokens)]
+        return query, texts
 
 
-_MODELS = (_Model("bge-base"), _Model("modernbert-base"), _Model("xlmr-large", reranks=True))
+_MODELS = (Model("bge-base"), Model("modernbert-base"), Model("xlmr-large", reranks=True))
 
 
 def measure() -> list[Figure]:
@@ -70,7 +76,7 @@ def measure() -> list[Figure]:
     return [figure for model in _MODELS for figure in _of_model(model)]
 
 
-def _of_model(model: _Model) -> list[Figure]:
+def _of_model(model: Model) -> list[Figure]:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         folder = Path(directory)
         _write(model, folder)
@@ -83,8 +89,8 @@ def _of_model(model: _Model) -> list[Figure]:
         return asyncio.run(_beside(model, folder, peers))
 
 
-def _write(model: _Model, folder: Path) -> None:
-    tokenizer = _tokenizer()
+def _write(model: Model, folder: Path) -> None:
+    tokenizer = word_tokenizer()
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"], **_SPECIAL
     ).save_pretrained(folder)
@@ -97,7 +103,7 @@ def _write(model: _Model, folder: Path) -> None:
     made.save_pretrained(folder)
 
 
-def _tokenizer() -> Tokenizer:
+def word_tokenizer() -> Tokenizer:
     """WordPiece of common words, as BERT's, with the ids of special tokens that XLM-R has."""
     words = [*_SPECIAL.values(), *common_words()]
     vocabulary = {word: index for index, word in enumerate(words)}
@@ -112,12 +118,12 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-async def _beside(model: _Model, folder: Path, peers) -> list[Figure]:
+async def _beside(model: Model, folder: Path, peers) -> list[Figure]:
     options = EngineOptions(log_level="warning", device="cuda", dtype="bfloat16")
     figures: list[Figure] = []
     async with running_engine(folder, options) as engine:
         for tokens in _LENGTHS:
-            query, texts = _texts(model, tokens)
+            query, texts = model.texts(tokens)
             runs: dict[str, list[Embedded]] = {name: [] for name in ("penstock", *peers)}
             for part in (len(texts) // _WARM_UP, *[len(texts)] * _ROUNDS):
                 own = await _encode(engine, query, texts[:part])
@@ -128,15 +134,6 @@ async def _beside(model: _Model, folder: Path, peers) -> list[Figure]:
                     _check(own, runs[name][-1])
             figures += _figures(f"{model.shape}, {tokens} tokens", len(texts), runs)
     return figures
-
-
-def _texts(model: _Model, tokens: int) -> tuple[str | None, list[str]]:
-    """A reranker's query, and texts of so many tokens, with it and special ones."""
-    random, words = Random(1), common_words()
-    query = " ".join(random.choices(words, k=_QUERY_WORDS)) if model.reranks else None
-    count = model.words(tokens)
-    texts = [" ".join(random.choices(words, k=count)) for _ in range(_TOKENS // tokens)]
-    return query, texts
 
 
 async def _encode(engine: RunningEngine, query: str | None, texts: list[str]) -> Embedded:
