@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import chain, groupby, islice, product
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from tokenizers import Encoding
 from tokenizers.models import WordPiece
 
 from engine_core.refusal import RefusalError
@@ -29,53 +31,95 @@ _MOST_KNOWN, _WORD = 1 << 22, 32
 """The most characters of all words, and what each word counts for beside its own: 100,000 words of
 a language, in some 20 MB."""
 
+_ITEM = 4  # bytes of an int32
 _SEPARATE = frozenset({"BertNormalizer", "Lowercase"})
 """Normalizers that change each character for itself, whatever is behind a space."""
+
+
+class Part(NamedTuple):
+    """Tokens of text number `number` of a text or a pair, or tokens around texts, whose number is
+    -1. `ids` are int32, `segments` uint8."""
+
+    number: int
+    ids: bytes
+    segments: bytes
+
+    def filled(self, ids: bytes) -> Part:
+        """This part of another text, whose ids these are."""
+        return Part(self.number, ids, self.segments[:1] * (len(ids) // _ITEM))
+
+
+class Template:
+    """What a tokenizer puts around a text, or around and between two."""
+
+    def __init__(self, example: Encoding) -> None:
+        """`example` has tokens of each text."""
+        tokens = zip(example.sequence_ids, example.ids, example.type_ids, strict=True)
+        self._parts: list[Part] = []
+        for number, group in groupby(tokens, itemgetter(0)):
+            _, ids, segments = zip(*group, strict=True)
+            of_text = -1 if number is None else number
+            self._parts.append(Part(of_text, np.array(ids, np.int32).tobytes(), bytes(segments)))
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, count: int, *, special: bool) -> Template | None:
+        """The template of so many texts, with special tokens or without. None where it is not known
+        to put tokens around texts and nothing else. Raises RefusalError."""
+        texts = ["a b", ""] if count == 1 else [("a b", "a b"), ("", "")]
+        found, empty = tokenizer.encodings(texts, add_special_tokens=special)
+        template, (words,) = cls(found), tokenizer.encode(["a b"], add_special_tokens=False)
+        for encoding, text in ((found, words), (empty, b"")):
+            ids = b"".join(part.ids for part in template.around([text] * count))
+            if ids != np.array(encoding.ids, np.int32).tobytes():
+                return None
+        return template
+
+    def around(self, texts: Sequence[bytes]) -> list[Part]:
+        """All parts of a text or a pair, whose own ids are given."""
+        return [
+            part if part.number < 0 else part.filled(texts[part.number]) for part in self._parts
+        ]
 
 
 class KnownWords:
     """Words that were in texts before. Any thread may ask for them."""
 
-    def __init__(self, tokenizer: Tokenizer, around: tuple[list[int], list[int]]) -> None:
-        """`around` a text, its template puts these ids."""
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, templates: dict[tuple[int, bool], Template]) -> None:
+        """`templates` are those of one text and of two, without special tokens and with them."""
+        self._tokenizer, self.templates = tokenizer, templates
         self._known: dict[str, bytes] = {}
         self._size = 0
-        self.before, self.behind = (np.array(ids, np.int32).tobytes() for ids in around)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> KnownWords | None:
         """Return the words of a tokenizer, at first none.
 
-        None where it may join what a space parts, or where its template is not known to put ids
-        around a text and nothing else."""
+        None where it may join what a space parts, or where a template is not known."""
         if not _parts_at_spaces(tokenizer):
             return None
-        try:
-            around, text = (each.ids for each in tokenizer.encodings(["", "a b"]))
-            own = tokenizer.encodings(["a b"], add_special_tokens=False)[0].ids
-        except RefusalError:  # its unknown token may be missing
-            return None
-        for place in range(len(around) + 1):
-            before, behind = around[:place], around[place:]
-            if text == [*before, *own, *behind] and not {*around}.intersection(own):
-                return cls(tokenizer, (before, behind))
-        return None
+        templates: dict[tuple[int, bool], Template] = {}
+        for count, special in product((1, 2), (False, True)):
+            with suppress(RefusalError, ValueError):  # no unknown token, a segment that is no byte
+                if template := Template.of(tokenizer, count, special=special):
+                    templates[count, special] = template
+        return cls(tokenizer, templates) if len(templates) == 4 else None
 
-    def ids(self, texts: Sequence[str]) -> list[bytes | None]:
-        """The ids of each text, int32, without those around it. None if many words of it are new.
+    def ids(self, items: Sequence[tuple[str, ...]]) -> list[list[bytes] | None]:
+        """The ids of each text of each item, int32, without a template's. None if many words of an
+        item are new.
 
         Learns the new words of texts that have few, and of others those of two texts."""
-        found = [*map(self.joined, texts)]
+        found = [*map(self.joined, items)]
         if None in found:
-            self._learn_from([text for text, ids in zip(texts, found, strict=True) if ids is None])
-            found = [*map(self.joined, texts)]
+            left = [item for item, ids in zip(items, found, strict=True) if ids is None]
+            self._learn_from([*chain.from_iterable(left)])
+            found = [*map(self.joined, items)]
         return found
 
-    def joined(self, text: str) -> bytes | None:
-        """The ids of a text, int32, without those around it. None if any word of it is new."""
+    def joined(self, item: tuple[str, ...]) -> list[bytes] | None:
+        """The ids of each text, int32, without a template's. None if any word is new."""
         try:
-            return b"".join(map(self._known.__getitem__, _words(text)))
+            return [b"".join(map(self._known.__getitem__, _words(text))) for text in item]
         except KeyError:
             return None
 

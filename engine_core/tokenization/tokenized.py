@@ -60,11 +60,8 @@ def tokenize_texts(
 ) -> list[Tokenized]:
     """Tokenize texts and pairs together, truncated as the `options` of each say, which agree about
     special tokens. Raises RefusalError as `Tokenizer.encodings` does."""
-    known: list[bytes | None] = [None] * len(texts)
-    lone = [text for text in texts if isinstance(text, str)]
-    special = options[0].add_special_tokens if options else True
-    if (words := tokenizer.known_words) is not None and len(lone) == len(texts):
-        known = words.ids(lone)
+    words, special = tokenizer.known_words, all(each.add_special_tokens for each in options)
+    known = [None] * len(texts) if words is None else words.ids([*map(_spelled, texts)])
     left = [text for text, ids in zip(texts, known, strict=True) if ids is None]
     encodings = iter(tokenizer.encodings(left, add_special_tokens=special))
     return [
@@ -76,28 +73,34 @@ def tokenize_texts(
 
 
 def tokenize_if_known(
-    tokenizer: Tokenizer, texts: Sequence[object], options: Tokenization
+    tokenizer: Tokenizer, texts: Sequence[WholeText], options: Tokenization
 ) -> list[Tokenized] | None:
-    """Likewise, within microseconds. None if not all are texts of words that are known."""
+    """Likewise, within microseconds. None if a word of them is new."""
     if (words := tokenizer.known_words) is None:
         return None
     done: list[Tokenized] = []
     for text in texts:
-        ids = words.joined(text) if isinstance(text, str) else None
-        if ids is None:
+        if (ids := words.joined(_spelled(text))) is None:
             return None
         done.append(_of_words(ids, words, options))
     return done
 
 
-def _of_words(ids: bytes, words: KnownWords, options: Tokenization) -> Tokenized:
-    """A text's tokens, of the `ids` of its words, truncated as `options` say."""
-    before, behind = (words.before, words.behind) if options.add_special_tokens else (b"", b"")
-    whole, limit = before + ids + behind, options.truncate_to
+def _spelled(text: WholeText) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text
+
+
+def _of_words(ids: list[bytes], words: KnownWords, options: Tokenization) -> Tokenized:
+    """The tokens of a text or a pair, of the `ids` of its words, truncated as `options` say."""
+    parts = words.templates[len(ids), options.add_special_tokens].around(ids)
+    whole, limit = b"".join(part.ids for part in parts), options.truncate_to
+    segments = b"".join(part.segments for part in parts) if len(ids) > 1 else b""
     if limit is None or len(whole) <= limit * _ITEM:
-        return Tokenized(whole)
-    text = np.arange(len(before), len(before) + len(ids), _ITEM) // _ITEM
-    return _cut(np.frombuffer(whole, np.int32), np.empty(0, np.uint8), text, options)
+        return Tokenized(whole, segments)
+    sizes = [len(part.ids) // _ITEM for part in parts]
+    numbers = np.repeat([part.number for part in parts], sizes)
+    text = np.flatnonzero(numbers == numbers.max())
+    return _cut(np.frombuffer(whole, np.int32), np.frombuffer(segments, np.uint8), text, options)
 
 
 def tokenized(encoding: Encoding, options: Tokenization, *, paired: bool) -> Tokenized:
@@ -124,7 +127,7 @@ def _cut(
     excess = len(ids) - limit
     cut = text[:excess] if left else text[max(len(text) - excess, 0) :]
     kept = np.delete(np.arange(len(ids)), cut)
-    kept = kept[-limit:] if left else kept[:limit]
+    kept = kept[len(kept) - limit :] if left else kept[:limit]
     segments = segments[kept] if len(segments) else segments
     return Tokenized(ids[kept].tobytes(), segments.tobytes(), len(ids) - len(kept))
 

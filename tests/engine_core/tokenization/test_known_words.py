@@ -1,7 +1,7 @@
 """Texts put together from the ids of their words, beside the library's of the whole texts."""
 
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -14,7 +14,12 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import BPE, WordLevel, WordPiece
 from tokenizers.normalizers import NFKC, BertNormalizer, Lowercase
 from tokenizers.normalizers import Sequence as Normalizers
-from tokenizers.processors import TemplateProcessing
+from tokenizers.processors import (
+    BertProcessing,
+    PostProcessor,
+    RobertaProcessing,
+    TemplateProcessing,
+)
 
 from engine_core.loop.jobs import Job
 from engine_core.messages import EncodeJob, Tokenization
@@ -22,7 +27,7 @@ from engine_core.refusal import RefusalError
 from engine_core.tokenization import known_words
 from engine_core.tokenization.known_words import KnownWords
 from engine_core.tokenization.sliced_text import SLICE_CHARACTERS
-from engine_core.tokenization.tokenized import tokenize_texts, tokenized
+from engine_core.tokenization.tokenized import WholeText, tokenize_texts, tokenized
 from engine_core.tokenization.tokenizer import Tokenizer
 from engine_core.workflows.tokenizer_threads import JobInputs, TokenizerThreads
 from tests.engine_core.panicking import BAD, make_panicking
@@ -33,11 +38,14 @@ _VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##bc", "mask
 _VOCABULARY += [f"{mark}{letter}" for mark in ("", "##") for letter in _LETTERS.lower() + "ae"]
 _PARTS = [*_LETTERS, *"  \n\t\r\v\x00\x1c\x85\xa0\xad\u200b\u2028\u3000\ufeff\ufffd"]
 _PARTS += ["[MASK]", "[mask]", "x[MASK]y", "<T>", "<t>", "ab" * 60]
-_TEXTS = st.lists(st.lists(st.sampled_from(_PARTS), max_size=12).map("".join), max_size=4)
+_TEXT = st.lists(st.sampled_from(_PARTS), max_size=12).map("".join)
+_TEXTS = st.lists(_TEXT | st.tuples(_TEXT, _TEXT), max_size=4)
 
 
 def tokenizer_of(
-    normalizer: BertNormalizer | Lowercase | Normalizers | NFKC | None, template: str = "[CLS] $A"
+    normalizer: BertNormalizer | Lowercase | Normalizers | NFKC | None,
+    template: str = "[CLS] $A",
+    pair: str = "[CLS] $A [SEP] $B:1 [SEP]:1",
 ) -> Tokenizer:
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys(_VOCABULARY))}
     raw = RawTokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
@@ -47,13 +55,13 @@ def tokenizer_of(
     raw.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
     raw.add_tokens([AddedToken("<T>", normalized=True)])
     special = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
-    raw.post_processor = TemplateProcessing(template, special_tokens=special)
+    raw.post_processor = TemplateProcessing(template, pair, special_tokens=special)
     return Tokenizer(raw)
 
 
 _EACH = [
-    tokenizer_of(Normalizers([first, last]) if first else last, template)
-    for (first, last), template in zip(
+    tokenizer_of(Normalizers([first, last]) if first else last, *templates)
+    for (first, last), templates in zip(
         product(
             (None, Lowercase()),
             (
@@ -63,16 +71,37 @@ _EACH = [
                 Lowercase(),
             ),
         ),
-        ["[CLS] $A [SEP]", "$A [SEP]", "[CLS] $A", "$A"] * 2,
+        [
+            ("[CLS] $A [SEP]",),
+            ("$A [SEP]", "$A [SEP] [SEP] $B"),
+            ("[CLS] $A", "$A:3 $B:2 [SEP]"),
+            ("$A", "$A $B:1"),
+        ]
+        * 2,
         strict=True,
     )
 ]
 
 
-def by_library(tokenizer: Tokenizer, texts: list[str], options: Tokenization) -> list[object]:
+def processed(processor: PostProcessor | None) -> Tokenizer:
+    tokenizer = tokenizer_of(BertNormalizer())
+    tokenizer.raw.post_processor = processor
+    return tokenizer
+
+
+_ENDS = ("[SEP]", 3), ("[CLS]", 2)
+_EACH += map(processed, (None, BertProcessing(*_ENDS), RobertaProcessing(*_ENDS)))
+
+
+def by_library(
+    tokenizer: Tokenizer, texts: Sequence[WholeText], options: Tokenization
+) -> list[object]:
     special = options.add_special_tokens
     encodings = tokenizer.encodings(texts, add_special_tokens=special)
-    return [tokenized(encoding, options, paired=False) for encoding in encodings]
+    return [
+        tokenized(encoding, options, paired=isinstance(text, tuple))
+        for encoding, text in zip(encodings, texts, strict=True)
+    ]
 
 
 @settings(max_examples=300)
@@ -93,9 +122,10 @@ def test_the_ids_are_those_of_the_library(data: st.DataObject) -> None:
 
 def test_few_texts_of_known_words_need_no_thread() -> None:
     tokenizer = tokenizer_of(BertNormalizer(), "[CLS] $A [SEP]")
-    threads, texts, options = TokenizerThreads(tokenizer, 512), ["ab abc", "abc"], Tokenization()
+    threads, options = TokenizerThreads(tokenizer, 512), Tokenization()
+    texts = ["ab abc", "abc", ("abc", "ab ab")]
 
-    def put(*texts: str | tuple[str, str]) -> JobInputs | None:
+    def put(*texts: WholeText) -> JobInputs | None:
         job = EncodeJob(1, texts=["ab abc"] * len(texts), tokenization=options)
         return threads.put(Job(b"", job, len(texts), 0), [*texts])
 
@@ -107,15 +137,19 @@ def test_few_texts_of_known_words_need_no_thread() -> None:
     assert at_once.is_last
     assert at_once.tokenized == learnt.tokenized == by_library(tokenizer, texts, options)
     assert put(*texts, "a new one") is None
-    assert put(*texts, ("ab", "abc")) is None
+    assert put(*texts, ("ab", "a new one")) is None
     assert put("ab " * SLICE_CHARACTERS) is None
 
 
-def test_pairs_are_left_to_the_library() -> None:
-    tokenizer, options = _EACH[0], Tokenization()
-    texts = ["abc", ("ab", "abc")]
-    found = tokenize_texts(tokenizer, texts, [options] * 2)
-    assert [len(each.segments) for each in found] == [0, len(found[1].ids) // 4]
+def test_a_pair_is_known_once_all_its_words_are() -> None:
+    tokenizer, options = _EACH[0], [Tokenization()]
+    words = tokenizer.known_words
+    assert words is not None
+    tokenize_texts(tokenizer, ["abc ab"], options)
+    assert words.joined(("abc", "ab")) is not None
+    assert words.joined(("abc", "ab other")) is None
+    (found,) = tokenize_texts(tokenizer, [("abc", "ab")], options)
+    assert np.frombuffer(found.segments, np.uint8).tolist() == [0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +167,7 @@ def test_pairs_are_left_to_the_library() -> None:
         lambda raw: setattr(
             raw,
             "post_processor",
-            TemplateProcessing("a $A", special_tokens=[("a", raw.token_to_id("a"))]),
+            TemplateProcessing("$A $A", special_tokens=[]),
         ),
     ],
 )
