@@ -36,6 +36,7 @@ def attacked(options_daemon: Daemon) -> Iterator[Target]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # 226 s alone on two cores, more than 600 beside other tests
 @pytest.mark.usefixtures("attacked")
 def test_answers_are_as_described(options_daemon: Daemon, tmp_path) -> None:
     described = httpx.get(f"{options_daemon.url}/openapi.json", headers=HEADERS).json()
