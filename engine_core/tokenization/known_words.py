@@ -45,12 +45,12 @@ class Part(NamedTuple):
     segments: bytes
 
     def filled(self, ids: bytes) -> Part:
-        """This part of another text, whose ids these are."""
+        """The same part of another text, whose ids these are."""
         return Part(self.number, ids, self.segments[:1] * (len(ids) // _ITEM))
 
 
 class Template:
-    """What a tokenizer puts around a text, or around and between two."""
+    """The tokens that a tokenizer puts around a text, or around and between two."""
 
     def __init__(self, example: Encoding) -> None:
         """`example` has tokens of each text."""
@@ -62,16 +62,19 @@ class Template:
             self._parts.append(Part(of_text, np.array(ids, np.int32).tobytes(), bytes(segments)))
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, count: int, *, special: bool) -> Template | None:
-        """The template of so many texts, with special tokens or without. None where it is not known
-        to put tokens around texts and nothing else. Raises RefusalError."""
+    def of(cls, tokenizer: Tokenizer, kind: tuple[int, bool]) -> Template:
+        """The template of a `kind`: of so many texts, and whether with special tokens.
+
+        Raises ValueError where it is not known to put tokens around texts and nothing else, or a
+        segment is no byte, and RefusalError, as where the unknown token is missing."""
+        count, special = kind
         texts = ["a b", ""] if count == 1 else [("a b", "a b"), ("", "")]
         found, empty = tokenizer.encodings(texts, add_special_tokens=special)
         template, (words,) = cls(found), tokenizer.encode(["a b"], add_special_tokens=False)
         for encoding, text in ((found, words), (empty, b"")):
             ids = b"".join(part.ids for part in template.around([text] * count))
             if ids != np.array(encoding.ids, np.int32).tobytes():
-                return None
+                raise ValueError("not only tokens around texts")
         return template
 
     def around(self, texts: Sequence[bytes]) -> list[Part]:
@@ -97,12 +100,11 @@ class KnownWords:
         None where it may join what a space parts, or where a template is not known."""
         if not _parts_at_spaces(tokenizer):
             return None
-        templates: dict[tuple[int, bool], Template] = {}
-        for count, special in product((1, 2), (False, True)):
-            with suppress(RefusalError, ValueError):  # no unknown token, a segment that is no byte
-                if template := Template.of(tokenizer, count, special=special):
-                    templates[count, special] = template
-        return cls(tokenizer, templates) if len(templates) == 4 else None
+        kinds = product((1, 2), (False, True))
+        try:
+            return cls(tokenizer, {kind: Template.of(tokenizer, kind) for kind in kinds})
+        except (RefusalError, ValueError):
+            return None
 
     def ids(self, items: Sequence[tuple[str, ...]]) -> list[list[bytes] | None]:
         """The ids of each text of each item, int32, without a template's. None if many words of an

@@ -160,10 +160,10 @@ class TokenizerThreads:
         thread: waking one takes longer."""
         if not texts:
             return JobInputs(job, given_ids(job.message))
-        whole = [text for text in texts if isinstance(text, str | tuple)]
-        if len(whole) == len(texts) and sum(map(_length_of, texts)) <= SLICE_CHARACTERS:
-            options = job.message.tokenization
-            if (known := tokenize_if_known(self._tokenizer, whole, options)) is not None:
+        if sum(map(_length_of, texts)) <= SLICE_CHARACTERS:
+            whole = [text for text in texts if isinstance(text, str | tuple)]
+            known = tokenize_if_known(self._tokenizer, whole, job.message.tokenization)
+            if known is not None and len(known) == len(texts):
                 return JobInputs(job, known)
         long = any(map(_is_long, texts))
         (self._long if long else self._short).queue.put(_JobTexts(job, texts, self._whole))

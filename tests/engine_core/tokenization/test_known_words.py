@@ -90,7 +90,8 @@ def processed(processor: PostProcessor | None) -> Tokenizer:
 
 
 _ENDS = ("[SEP]", 3), ("[CLS]", 2)
-_EACH += map(processed, (None, BertProcessing(*_ENDS), RobertaProcessing(*_ENDS)))
+_WORD_BEFORE = TemplateProcessing("a $A", "a $A a $B:1", special_tokens=[("a", 9)])
+_EACH += map(processed, (None, BertProcessing(*_ENDS), RobertaProcessing(*_ENDS), _WORD_BEFORE))
 
 
 def by_library(
